@@ -1,0 +1,61 @@
+# The verbs of this project, the same by hand and in CI.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+PY := .venv/bin/python
+# Quiet where a library would draw progress bars into a log.
+export HF_HUB_DISABLE_PROGRESS_BARS = 1
+export TOKENIZERS_PARALLELISM = false
+
+# Where the CPU build of torch is: a wheel folder where pip has one, else PyTorch's own index.
+TORCH_SOURCE = $(if $(PIP_FIND_LINKS),$(PIP_FIND_LINKS:%=--find-links %),\
+	--extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match)
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make .venv from requirements.txt; nothing to do when it is up to date
+	@builder/setup.sh "$(PYTHON)"
+
+models: setup ## make the models of `make run` and of the tests, each once
+	@$(PY) tests/models.py
+
+# Without MODEL_NAME the embedded model is served, in eager mode, which starts fastest.
+run: export VLLM_CPU_KVCACHE_SPACE ?= 1
+ifeq ($(MODEL_NAME),)
+EMBEDDED := smollm2-135m-instruct
+run: export MODEL_NAME := $(CURDIR)/.cache/models/$(EMBEDDED)
+run: export SERVED_MODEL_NAME ?= HuggingFaceTB/SmolLM2-135M-Instruct
+run: export MAX_MODEL_LEN ?= 2048
+run: export ENFORCE_EAGER ?= true
+endif
+run: setup ## serve a model on this machine, behind a RunPod endpoint on this machine
+	@$(if $(EMBEDDED),$(PY) tests/models.py $(EMBEDDED) >/dev/null)
+	@$(PY) -m local_endpoint --hello "Tell me in two sentences what the Moon is." \
+		$(ENDPOINT) -- $(PY) -m worker
+
+format: setup ## let ruff decide matters of taste
+	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+
+docs: setup ## rewrite the generated pages
+	@$(PY) docs/generate.py
+
+check: setup ## format, lint, types, generated pages
+	@$(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy
+	@$(PY) docs/generate.py --check
+
+test: models ## every test that fits into a coffee break
+	@$(PY) -m pytest -m "not slow"
+
+test-all: models ## every test, for the night
+	@$(PY) -m pytest
+
+bench: models ## the figures of benchmarks/, with their conditions
+	@for file in benchmarks/[a-z]*.py; do $(PY) $$file || exit 1; done
+
+lock: setup ## rewrite requirements.txt from builder/requirements.in
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-header \
+		--annotation-style line --overrides builder/overrides.txt \
+		--excludes builder/excludes.txt --no-emit-find-links --no-emit-index-url $(TORCH_SOURCE) \
+		builder/requirements.in --output-file requirements.txt
+
+.PHONY: help setup models run format docs check test test-all bench lock

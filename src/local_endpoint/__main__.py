@@ -1,0 +1,219 @@
+"""The command line: `python -m local_endpoint [options] [-- COMMAND …]`."""
+
+import argparse
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from local_endpoint.app import listening
+from local_endpoint.endpoint import Endpoint
+from local_endpoint.knobs import Knobs
+from local_endpoint.supervisor import Progress, Supervisor, WorkerError
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+DESCRIPTION = """\
+Run a RunPod serverless endpoint on this machine.
+
+With a COMMAND, which runs a worker made with the RunPod SDK, workers are started, watched, and
+ended with this program. Without one, the environment for a worker elsewhere is printed.
+"""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the endpoint until Ctrl-C or SIGTERM, and give the exit code."""
+    options = _options(arguments)
+    try:
+        # Nobody can read a recording from here, so by default there is none.
+        options.knobs = Knobs.parse(options.knob, record_jobs=0)
+    except ValueError as error:
+        return _complain(f"--knob: {error}")
+    return asyncio.run(_run(options))
+
+
+def _options(arguments: Sequence[str]) -> argparse.Namespace:
+    own = list(arguments)
+    command: list[str] = []
+    if "--" in own:
+        command = own[own.index("--") + 1 :]
+        own = own[: own.index("--")]
+    parser = argparse.ArgumentParser(
+        prog="python -m local_endpoint",
+        usage="%(prog)s [options] [-- COMMAND …]",
+        description=DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0 is a free one (%(default)s)")
+    parser.add_argument("--id", default="local", help="the endpoint's id (%(default)s)")
+    parser.add_argument("--workers", type=int, default=1, help="how many to start (%(default)s)")
+    parser.add_argument(
+        "--hello", metavar="PROMPT", help="once ready, ask this and show the answer"
+    )
+    parser.add_argument("--api-key", help="key of the customers (a fixed one on loopback)")
+    parser.add_argument("--worker-key", help="key of the workers (a fixed one on loopback)")
+    parser.add_argument(
+        "--knob",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="what the platform leaves open, such as rtt_ms=50; see local_endpoint/knobs.py",
+    )
+    options = parser.parse_args(own)
+    if options.workers < 1:
+        parser.error("--workers must be at least 1")
+    options.command = command
+    return options
+
+
+async def _run(options: argparse.Namespace) -> int:
+    is_local = options.host in LOOPBACK
+    endpoint = Endpoint(
+        options.knobs,
+        id=options.id,
+        api_key=options.api_key or _key("local-api-key", is_fixed=is_local),
+        worker_key=options.worker_key or _key("local-worker-key", is_fixed=is_local),
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            await stack.enter_async_context(listening(endpoint, options.host, options.port))
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                return _complain(f"port {options.port} is in use: choose another with --port")
+            return _complain(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
+        if not is_local:
+            print(f"listening on {options.host}: other machines can reach this endpoint")
+        return await _until_stopped(endpoint, options)
+
+
+async def _until_stopped(endpoint: Endpoint, options: argparse.Namespace) -> int:
+    directory = Path(tempfile.mkdtemp(prefix="local-endpoint-"))
+    supervisor = Supervisor(endpoint, options.command, options.workers, directory, _say)
+    stopped = asyncio.Event()
+
+    def on_signal() -> None:
+        if stopped.is_set():  # the second time
+            supervisor.kill()
+            os._exit(1)
+        stopped.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+    work = asyncio.create_task(_work(endpoint, supervisor, options))
+    waiting = asyncio.create_task(stopped.wait())
+    await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    keep_logs = False
+    try:
+        if work.done():
+            work.result()
+        else:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+    except WorkerError as error:
+        keep_logs = True
+        return _complain(str(error))
+    finally:
+        waiting.cancel()
+        endpoint.close()  # a worker leaves only when its polls are answered
+        await supervisor.stop()
+        if not (keep_logs or supervisor.has_failures):
+            shutil.rmtree(directory, ignore_errors=True)
+    return 0
+
+
+async def _work(endpoint: Endpoint, supervisor: Supervisor, options: argparse.Namespace) -> None:
+    if options.command:
+        is_tty = sys.stdout.isatty()
+        await supervisor.start(Progress(_write, is_tty=is_tty))
+        _say(f"ready; worker log: {', '.join(map(str, supervisor.logs()))}")
+    _say(_directions(endpoint))
+    if not options.command:
+        _say(_environment(endpoint, options.host))
+    if options.hello:
+        await _hello(endpoint, options.hello)
+    _say("Ctrl-C stops everything." if options.command else "Ctrl-C stops.")
+    await asyncio.Event().wait()
+
+
+async def _hello(endpoint: Endpoint, prompt: str) -> None:
+    """Ask the first model a question through the official client, and show the words coming."""
+    import openai
+
+    async with openai.AsyncOpenAI(
+        base_url=endpoint.openai_url,
+        api_key=endpoint.api_key,
+        max_retries=0,
+        http_client=openai.DefaultAsyncHttpxClient(trust_env=False),  # no proxy on the way home
+    ) as client:
+        try:
+            model = (await client.models.list()).data[0].id
+            _say(f"{prompt}\n")
+            _write(f"{model}: ")
+            stream = await client.chat.completions.create(
+                model=model, messages=[{"role": "user", "content": prompt}], stream=True
+            )
+            async for chunk in stream:
+                if chunk.choices:
+                    _write(chunk.choices[0].delta.content or "")
+            _write("\n\n")
+        except (openai.OpenAIError, IndexError) as error:
+            _say(f"\nno answer: {error}")
+
+
+def _directions(endpoint: Endpoint) -> str:
+    return f"""
+  base_url  {endpoint.openai_url}
+  api_key   {endpoint.api_key}
+
+  curl -N {endpoint.openai_url}/chat/completions \\
+    -H 'Authorization: Bearer {endpoint.api_key}' -H 'Content-Type: application/json' \\
+    -d '{{"messages": [{{"role": "user", "content": "Hello!"}}], "stream": true}}'
+"""
+
+
+def _environment(endpoint: Endpoint, host: str) -> str:
+    environ = endpoint.worker_environ("worker-1", Path("/tmp/worker-1"))
+    origin = endpoint.origin
+    if host in ("0.0.0.0", "::"):
+        origin = origin.replace(host, socket.gethostname())
+    wanted = {name: value for name, value in environ.items() if name.startswith("RUNPOD_")}
+    lines = [
+        f"export {name}={shlex.quote(value.replace(endpoint.origin, origin))}"
+        for name, value in wanted.items()
+    ]
+    return "\n".join(
+        ["A worker needs this environment (RUNPOD_POD_ID: another for each), and a fresh HOME:", ""]
+        + lines
+        + [""]
+    )
+
+
+def _key(fixed: str, *, is_fixed: bool) -> str:
+    return fixed if is_fixed else secrets.token_urlsafe(24)
+
+
+def _say(text: str) -> None:
+    _write(f"{text}\n")
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _complain(text: str) -> int:
+    print(text, file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

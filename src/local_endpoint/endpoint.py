@@ -1,0 +1,101 @@
+"""One endpoint: its name, keys and knobs, and the state which its three sides share."""
+
+import asyncio
+import os
+import site
+import time
+from pathlib import Path
+from typing import Any
+
+from local_endpoint.faults import Faults
+from local_endpoint.jobs import Job, Jobs, Kind, Policy, Worker
+from local_endpoint.knobs import Knobs
+from local_endpoint.recording import Recording
+from local_endpoint.waiting import Waiters
+from local_endpoint.webhooks import Webhooks
+
+TICK_S = 0.1
+
+
+class Endpoint:
+    """The state of one endpoint. Lives on one event loop; `faults` may be used from any thread.
+
+    `url` is known once it listens.
+    """
+
+    def __init__(self, knobs: Knobs, *, id: str, api_key: str, worker_key: str) -> None:  # noqa: A002
+        self.id = id
+        self.api_key = api_key
+        self.worker_key = worker_key
+        self.knobs = knobs
+        self.origin = ""
+        self.waiters = Waiters()
+        self.faults = Faults()
+        self.recording = Recording(knobs.record_jobs, knobs.record_bytes)
+        self.webhooks = Webhooks(knobs.webhook_retry_s)
+        self.jobs = Jobs(knobs, time.monotonic, self.waiters.wake, self.webhooks.send)
+
+    @property
+    def url(self) -> str:
+        return f"{self.origin}/v2/{self.id}"
+
+    @property
+    def openai_url(self) -> str:
+        return f"{self.url}/openai/v1"
+
+    def submit(
+        self,
+        job_input: Any,
+        kind: Kind,
+        size: int,
+        policy: Policy | None = None,
+        extras: dict[str, Any] | None = None,
+    ) -> Job:
+        """Put a job in the queue, and in the recording."""
+        job = self.jobs.submit(job_input, kind, policy=policy, size=size, extras=extras)
+        self.recording.submitted(job)
+        return job
+
+    def worker_environ(self, worker_id: str, home: Path) -> dict[str, str]:
+        """Give the variables which make a worker with the RunPod SDK serve this endpoint.
+
+        `home` becomes its HOME, since a profile in `~/.runpod` would win over the key given
+        here; the caller's caches (models, compiled kernels, packages) stay reachable.
+        """
+        caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
+        hosts = ",".join(filter(None, [no_proxy, "127.0.0.1", "localhost"]))
+        # $ID is the worker in the first, and the job in the second and third; the SDK sees to it.
+        return {
+            "RUNPOD_WEBHOOK_GET_JOB": f"{self.url}/job-take/$ID?gpu=LOCAL",
+            "RUNPOD_WEBHOOK_POST_OUTPUT": f"{self.url}/job-done/$RUNPOD_POD_ID/$ID?gpu=LOCAL",
+            "RUNPOD_WEBHOOK_POST_STREAM": f"{self.url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=LOCAL",
+            "RUNPOD_WEBHOOK_PING": f"{self.url}/ping/$RUNPOD_POD_ID?gpu=LOCAL",
+            "RUNPOD_PING_INTERVAL": "1000",
+            "RUNPOD_AI_API_KEY": self.worker_key,
+            "RUNPOD_POD_ID": worker_id,
+            "RUNPOD_ENDPOINT_ID": self.id,
+            "RUNPOD_SKIP_AUTO_SYSTEM_CHECKS": "true",
+            "RUNPOD_SKIP_GPU_CHECK": "true",
+            "RUNPOD_LOG_LEVEL": os.environ.get("RUNPOD_LOG_LEVEL", "INFO"),
+            "HOME": str(home),
+            "XDG_CACHE_HOME": str(caches),
+            "HF_HOME": os.environ.get("HF_HOME") or str(caches / "huggingface"),
+            "PYTHONUSERBASE": site.getuserbase(),
+            "NO_PROXY": hosts,
+            "no_proxy": hosts,
+        }
+
+    async def keep_time(self) -> None:
+        """Do what is due, for ever."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.jobs.tick()
+
+    def close(self) -> None:
+        """Answer all long polls, and hold none any more."""
+        self.waiters.close()
+
+    def is_welcome(self, worker: Worker) -> bool:
+        """Say whether this worker may be given jobs."""
+        return not (self.waiters.closed or worker.retired)

@@ -1,0 +1,128 @@
+"""The OpenAI route: any request under `/openai/` becomes a job, and its yields the answer."""
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from aiohttp import web
+
+from local_endpoint import wire
+from local_endpoint.endpoint import Endpoint
+from local_endpoint.jobs import Job, Status
+
+NO_BODY: dict[str, dict[str, Any]] = {
+    "absent": {},
+    "null": {"openai_input": None},
+    "empty": {"openai_input": {}},
+}
+
+
+class OpenAISide:
+    """Answers OpenAI clients, whose requests reach a worker without method, headers or query."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._knobs = endpoint.knobs
+        self._jobs = endpoint.jobs
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.route("*", f"/v2/{self._endpoint.id}/openai/{{path:.*}}", self.answer)]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        """Run a request as a job, and give what the job gives."""
+        until_s = time.monotonic() + self._knobs.openai_timeout_s
+        job_input: dict[str, Any] = {"openai_route": "/" + request.match_info["path"]}
+        try:
+            body = await wire.read(request, self._knobs.max_body_run)
+            job_input |= {"openai_input": wire.parse(body)} if body else self._no_body()
+        except wire.TooLargeError as error:
+            return _refuse(str(error), self._knobs.oversize_request_status)
+        except ValueError as error:
+            return _refuse(f"the body is not JSON: {error}", 400)
+        question = job_input.get("openai_input")
+        is_stream = isinstance(question, dict) and question.get("stream") is True
+        job = self._endpoint.submit(job_input, "openai", len(body))
+        try:
+            if is_stream:
+                return await self._stream(request, job, until_s)
+            return await self._whole(job, until_s)
+        except (asyncio.CancelledError, ConnectionError):  # the client is gone
+            if self._knobs.cancel_on_disconnect:
+                self._jobs.cancel(job)
+            raise
+
+    def _no_body(self) -> dict[str, Any]:
+        return NO_BODY[self._knobs.models_input]
+
+    async def _whole(self, job: Job, until_s: float) -> web.Response:
+        await self._endpoint.waiters.wait_until(job.id, lambda: job.status.is_final, until_s)
+        if job.status is not Status.COMPLETED:
+            return self._failure(job)
+        yields = self._jobs.drain(job) if job.chunk_count else _as_yields(job)
+        return web.Response(body=_join(yields), content_type="application/json", charset="utf-8")
+
+    async def _stream(self, request: web.Request, job: Job, until_s: float) -> web.StreamResponse:
+        response: web.StreamResponse | None = None
+        while True:
+            yields = self._jobs.drain(job)
+            is_final = job.status.is_final
+            if job.status is Status.COMPLETED and not job.chunk_count:
+                yields = _as_yields(job)
+            if response is None and (yields or job.status is Status.COMPLETED):
+                response = web.StreamResponse(
+                    headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
+                )
+                await response.prepare(request)
+            if yields and response is not None:
+                await response.write(b"".join(map(_as_bytes, yields)))
+            if is_final or (job.lost and response is not None):  # a second try would repeat itself
+                break
+            if not await self._endpoint.waiters.wait(job.id, until_s) and not job.status.is_final:
+                break
+        if response is None:
+            return self._failure(job)
+        if job.status is not Status.COMPLETED:
+            self._jobs.cancel(job)
+            response.force_close()
+        await response.write_eof()
+        return response
+
+    def _failure(self, job: Job) -> web.Response:
+        if not job.status.is_final:
+            self._jobs.cancel(job)
+            return _refuse("the job did not end in time", 504, "timeout_error")
+        error = job.error or f"the job ended as {job.status}"
+        try:
+            body = json.loads(error)
+        except ValueError:
+            body = None
+        if not (isinstance(body, dict) and isinstance(body.get("error"), dict)):
+            body = _error(error, "server_error")
+        return wire.reply(body, self._knobs.openai_failed_status)
+
+
+def _as_yields(job: Job) -> list[Any]:
+    """Give the output of a handler that streamed nothing as if it had yielded it."""
+    if not job.has_output:
+        return []
+    return job.output if isinstance(job.output, list) else [job.output]
+
+
+def _join(yields: list[Any]) -> bytes:
+    if all(isinstance(value, str) for value in yields) or len(yields) == 1:
+        return b"".join(map(_as_bytes, yields))
+    return wire.dump(yields)
+
+
+def _as_bytes(value: Any) -> bytes:
+    """Give a string as it is, and anything else as JSON."""
+    return value.encode(errors="replace") if isinstance(value, str) else wire.dump(value)
+
+
+def _error(message: str, kind: str) -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind}}
+
+
+def _refuse(message: str, status: int, kind: str = "invalid_request_error") -> web.Response:
+    return wire.reply(_error(message, kind), status)

@@ -1,0 +1,211 @@
+"""The routes a customer calls: run, runsync, status, stream, cancel, retry, purge, health."""
+
+import asyncio
+import time
+from collections import Counter
+from typing import Any
+
+from aiohttp import web
+
+from local_endpoint import wire
+from local_endpoint.endpoint import Endpoint
+from local_endpoint.jobs import Job, Kind, Policy
+from local_endpoint.views import brief_view, status_view, stream_view
+
+MAX_WAIT_MS = 300_000
+HANDED_ON = ("webhook", "s3Config")
+
+
+class _BadRequestError(Exception):
+    pass
+
+
+class PublicSide:
+    """Answers customers, in the platform's shapes."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._knobs = endpoint.knobs
+        self._jobs = endpoint.jobs
+
+    def routes(self) -> list[web.RouteDef]:
+        base = f"/v2/{self._endpoint.id}"
+        routes = [
+            web.post(base + "/run", self.run),
+            web.post(base + "/runsync", self.runsync),
+            web.post(base + "/cancel/{job}", self.cancel),
+            web.post(base + "/retry/{job}", self.retry),
+            web.post(base + "/purge-queue", self.purge),
+            web.get(base + "/health", self.health),
+        ]
+        for method in ("GET", "POST"):
+            routes += [
+                web.route(method, base + "/status/{job}", self.status),
+                web.route(method, base + "/status-sync/{job}", self.status_sync),
+                web.route(method, base + "/stream/{job}", self.stream),
+            ]
+        return routes
+
+    async def run(self, request: web.Request) -> web.Response:
+        """Queue a job and answer at once."""
+        try:
+            return wire.reply(brief_view(await self._submit(request, "run")))
+        except wire.TooLargeError as error:
+            return wire.refuse(str(error), self._knobs.oversize_request_status)
+        except _BadRequestError as error:
+            return wire.refuse(str(error), 400)
+
+    async def runsync(self, request: web.Request) -> web.Response:
+        """Queue a job and wait for its end, `wait` milliseconds at the most."""
+        try:
+            wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
+            job = await self._submit(request, "sync")
+        except wire.TooLargeError as error:
+            return wire.refuse(str(error), self._knobs.oversize_request_status)
+        except _BadRequestError as error:
+            return wire.refuse(str(error), 400)
+        return await self._at_its_end(job, wait_s)
+
+    async def status(self, request: web.Request) -> web.Response:
+        """Tell how a job stands; `ttl` (milliseconds) sets how long it may exist."""
+        job = self._find(request)
+        if job is None:
+            return _unknown_job()
+        if "ttl" in request.query:
+            try:
+                self._jobs.set_ttl(job, _positive_ms("ttl", request.query["ttl"]))
+            except _BadRequestError as error:
+                return wire.refuse(str(error), 400)
+        return wire.reply(status_view(job))
+
+    async def status_sync(self, request: web.Request) -> web.Response:
+        """Tell how a job stands at its end, or after `wait` milliseconds."""
+        job = self._find(request)
+        if job is None:
+            return _unknown_job()
+        try:
+            wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
+        except _BadRequestError as error:
+            return wire.refuse(str(error), 400)
+        return await self._at_its_end(job, wait_s)
+
+    async def stream(self, request: web.Request) -> web.Response:
+        """Hand out, once, what a job has streamed; an empty answer is held back for a while."""
+        job = self._find(request)
+        if job is None:
+            return _unknown_job()
+        try:
+            until_s = time.monotonic() + _wait_s(request, self._knobs.stream_hold_s)
+        except _BadRequestError as error:
+            return wire.refuse(str(error), 400)
+        await self._endpoint.waiters.wait_until(
+            job.id, lambda: bool(job.chunks) or job.status.is_final, until_s
+        )
+        chunks = self._jobs.drain(job)
+        response = wire.reply(stream_view(job, chunks))
+        try:
+            await wire.send(request, response)
+        except (ConnectionError, asyncio.CancelledError):
+            self._jobs.undrain(job, chunks)
+            raise
+        return response
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """End a job, queued or running; its worker is told to stop it."""
+        job = self._find(request)
+        if job is None:
+            return _unknown_job()
+        self._jobs.cancel(job)
+        return wire.reply(brief_view(job))
+
+    async def retry(self, request: web.Request) -> web.Response:
+        """Queue a failed or timed-out job again."""
+        job = self._find(request)
+        if job is None:
+            return _unknown_job()
+        if not self._jobs.retry(job):
+            return wire.refuse(f"only a failed job can be retried; this one is {job.status}", 400)
+        return wire.reply(brief_view(job))
+
+    async def purge(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Remove all queued jobs; running ones go on."""
+        return wire.reply({"removed": self._jobs.purge(), "status": "completed"})
+
+    async def health(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Count jobs and workers by state."""
+        jobs = self._jobs
+        states = Counter(worker.state for worker in jobs.workers.values())
+        return wire.reply(
+            {
+                "jobs": {
+                    "completed": jobs.completed,
+                    "failed": jobs.failed,
+                    "inProgress": jobs.in_progress,
+                    "inQueue": jobs.in_queue,
+                    "retried": jobs.retried,
+                },
+                "workers": {
+                    "idle": states["idle"],
+                    "initializing": states["initializing"],
+                    "ready": states["idle"],
+                    "running": states["running"],
+                    "throttled": 0,
+                    "unhealthy": states["unhealthy"],
+                },
+            }
+        )
+
+    def _find(self, request: web.Request) -> Job | None:
+        return self._jobs.get(request.match_info["job"])
+
+    async def _at_its_end(self, job: Job, wait_s: float) -> web.Response:
+        until_s = time.monotonic() + wait_s
+        await self._endpoint.waiters.wait_until(job.id, lambda: job.status.is_final, until_s)
+        if not job.status.is_final:
+            return wire.reply(brief_view(job))
+        if self._jobs.get(job.id) is None:  # its lifetime ended, or the queue was purged
+            return _unknown_job()
+        return wire.reply(status_view(job))
+
+    async def _submit(self, request: web.Request, kind: Kind) -> Job:
+        limit = self._knobs.max_body_sync if kind == "sync" else self._knobs.max_body_run
+        body = await wire.read(request, limit)
+        try:
+            message = wire.parse(body)
+        except ValueError as error:
+            raise _BadRequestError(f"the body is not JSON: {error}") from None
+        if not isinstance(message, dict) or "input" not in message:
+            raise _BadRequestError('the body has no "input"')
+        extras = {key: message[key] for key in HANDED_ON if message.get(key)}
+        policy = self._policy(message.get("policy") or {})
+        return self._endpoint.submit(message["input"], kind, len(body), policy, extras)
+
+    def _policy(self, policy: Any) -> Policy:
+        if not isinstance(policy, dict):
+            raise _BadRequestError("policy is not an object")
+        given = {
+            name: _positive_ms(f"policy.{name}", policy[name])
+            for name in ("executionTimeout", "ttl")
+            if policy.get(name) is not None
+        }
+        return self._jobs.policy(given.get("executionTimeout"), given.get("ttl"))
+
+
+def _unknown_job() -> web.Response:
+    return wire.refuse("job not found", 404)
+
+
+def _wait_s(request: web.Request, default_s: float) -> float:
+    if "wait" not in request.query:
+        return default_s
+    return min(_positive_ms("wait", request.query["wait"]), MAX_WAIT_MS / 1000)
+
+
+def _positive_ms(name: str, value: Any) -> float:
+    try:
+        duration_ms = float(value)
+    except (TypeError, ValueError):
+        duration_ms = -1
+    if not 0 < duration_ms < float("inf") or isinstance(value, bool):
+        raise _BadRequestError(f"{name}={value!r} is not a number of milliseconds")
+    return duration_ms / 1000

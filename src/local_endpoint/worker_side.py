@@ -1,0 +1,191 @@
+"""The routes a worker calls: take, stop, stream, done, ping."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from aiohttp import web
+
+from local_endpoint import wire
+from local_endpoint.endpoint import Endpoint
+from local_endpoint.jobs import WAITING_FOR_JOBS, Job, Worker, stops_of
+from local_endpoint.recording import Post
+
+ROUTES = frozenset({"job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"})
+
+
+class WorkerSide:
+    """Answers workers. Paths end in the worker's id, and for posts in the job's."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._knobs = endpoint.knobs
+        self._jobs = endpoint.jobs
+
+    def routes(self) -> list[web.RouteDef]:
+        base = f"/v2/{self._endpoint.id}"
+        return [
+            web.post(base + "/job-stream/{worker}/{job}", self.stream),
+            web.post(base + "/job-done/{worker}/{job}", self.done),
+            web.get(base + "/ping/{worker}", self.ping, allow_head=False),
+            web.get(base + "/job-take/{worker}", self.take, allow_head=False),
+            web.get(base + "/job-take-batch/{worker}", self.take_batch, allow_head=False),
+            web.get(base + "/job-stop/{worker}", self.stop, allow_head=False),
+        ]
+
+    # --- long polls ------------------------------------------------------------------------
+
+    async def take(self, request: web.Request) -> web.Response:
+        """Hold until there is a job; 200 with it, or 204."""
+        return await self._take(request, most=1, batch=False)
+
+    async def take_batch(self, request: web.Request) -> web.Response:
+        """Hold until there is a job; 200 with an array of up to `batch_size`, or 204."""
+        try:
+            most = max(1, int(request.query.get("batch_size", "1")))
+        except ValueError:
+            return wire.refuse("batch_size is not a number", 400)
+        return await self._take(request, most=most, batch=True)
+
+    async def _take(self, request: web.Request, *, most: int, batch: bool) -> web.Response:
+        until_s = time.monotonic() + self._knobs.take_hold_s
+        with self._polling(request) as worker:
+            self._jobs.asks(worker)
+            while not self._endpoint.waiters.closed and wire.is_connected(request):
+                if taken := self._jobs.take(worker, most):
+                    return await self._hand_over(request, taken, batch=batch)
+                if not await self._endpoint.waiters.wait(WAITING_FOR_JOBS, until_s):
+                    break
+        return await self._nothing()
+
+    async def _hand_over(
+        self, request: web.Request, taken: list[Job], *, batch: bool
+    ) -> web.Response:
+        orders = [{**job.extras, "id": job.id, "input": job.input} for job in taken]
+        response = wire.reply(orders if batch else orders[0])
+        try:
+            await wire.send(request, response)
+        except (ConnectionError, asyncio.CancelledError):
+            self._jobs.give_back(taken)
+            raise
+        return response
+
+    async def stop(self, request: web.Request) -> web.Response:
+        """Hold until there are jobs to stop; 200 with their ids, or 204."""
+        until_s = time.monotonic() + self._knobs.stop_hold_s
+        with self._polling(request) as worker:
+            while not self._endpoint.waiters.closed and wire.is_connected(request):
+                if due := self._jobs.due_stops(worker):
+                    return await self._tell(request, worker, due)
+                wake_s = min(until_s, self._jobs.next_stop_s(worker) or until_s)
+                await self._endpoint.waiters.wait(stops_of(worker.id), wake_s)
+                if time.monotonic() >= until_s:
+                    break
+        return await self._nothing()
+
+    async def _tell(self, request: web.Request, worker: Worker, due: list[str]) -> web.Response:
+        response = wire.reply({"jobsToStop": due})
+        try:
+            await wire.send(request, response)
+        except (ConnectionError, asyncio.CancelledError):
+            self._jobs.unsend_stops(worker, due)
+            raise
+        for job_id in due:
+            self._endpoint.recording.stopped(job_id, time.monotonic())
+        return response
+
+    @contextmanager
+    def _polling(self, request: web.Request) -> Iterator[Worker]:
+        worker = self._jobs.worker(request.match_info["worker"])
+        worker.open_polls += 1
+        try:
+            yield worker
+        finally:
+            worker.open_polls -= 1
+            worker.seen_s = time.monotonic()
+
+    async def _nothing(self) -> web.Response:
+        if self._endpoint.waiters.closed:
+            await asyncio.sleep(0.02)  # the SDK asks again at once until it has noticed its SIGTERM
+        return web.Response(status=204)
+
+    # --- posts -----------------------------------------------------------------------------
+
+    async def stream(self, request: web.Request) -> web.Response:
+        """Take one yield of a generator: `{"output": value}`."""
+        at_s = time.monotonic()
+        worker, job_id = self._sender(request)
+        limit = self._knobs.max_stream_chunk
+        longest = limit if self._knobs.oversize_chunk == "reject" else self._knobs.max_body_sync
+        try:
+            body = await wire.read(request, longest)
+            value = wire.parse(body)["output"]
+        except wire.TooLargeError as error:
+            return wire.refuse(str(error), 400)
+        except (ValueError, KeyError, TypeError):
+            return wire.refuse('the body is not {"output": …} in JSON', 400)
+        values = [value]
+        if len(body) > limit and self._knobs.oversize_chunk == "split" and isinstance(value, str):
+            step = max(1, limit // 4)  # a character has up to four bytes
+            values = [value[start : start + step] for start in range(0, len(value), step)]
+        post = Post(at_s, len(body), value, worker.id)
+        if not self._jobs.stream(worker, job_id, values, len(body)):
+            return self._late(job_id, post)
+        self._endpoint.recording.streamed(job_id, post)
+        return web.Response()
+
+    async def done(self, request: web.Request) -> web.Response:
+        """Take the result of a job, or its progress."""
+        at_s = time.monotonic()
+        worker, job_id = self._sender(request)
+        job = self._jobs.get(job_id)
+        is_sync = job is not None and job.kind == "sync"
+        limit = self._knobs.max_body_sync if is_sync else self._knobs.max_body_run
+        try:
+            body = await wire.read(request, limit)
+            message = wire.parse(body)
+            if not isinstance(message, dict):
+                raise ValueError("not an object")
+        except (wire.TooLargeError, ValueError) as error:
+            # The platform refuses the post and ends the job as a success with nothing in it.
+            post = Post(at_s, request.content_length or 0, None, worker.id)
+            self._endpoint.recording.done(job_id, post)
+            self._jobs.complete(worker, job_id)
+            return wire.refuse(f"invalid JSON, or larger than the maximum size: {error}", 400)
+        post = Post(at_s, len(body), message, worker.id)
+        if not self._finish(worker, job_id, message, len(body)):
+            return self._late(job_id, post)
+        self._endpoint.recording.done(job_id, post)
+        return web.Response()
+
+    def _finish(self, worker: Worker, job_id: str, message: dict[str, Any], size: int) -> bool:
+        if message.get("status") == "IN_PROGRESS":
+            return self._jobs.progress(worker, job_id, message.get("output"))
+        if message.get("stopPod") is True:
+            self._jobs.retire(worker)
+        error = message.get("error")
+        if isinstance(error, str) and error:
+            return self._jobs.fail(worker, job_id, error)
+        if error or "output" not in message:  # an error that is no string is lost on the platform
+            return self._jobs.complete(worker, job_id)
+        return self._jobs.complete(worker, job_id, message["output"], size=size)
+
+    def _sender(self, request: web.Request) -> tuple[Worker, str]:
+        return self._jobs.worker(request.match_info["worker"]), request.match_info["job"]
+
+    def _late(self, job_id: str, post: Post) -> web.Response:
+        self._endpoint.recording.late(job_id, post)
+        return web.Response(status=self._knobs.late_post_status)
+
+    # --- heartbeat -------------------------------------------------------------------------
+
+    async def ping(self, request: web.Request) -> web.Response:
+        """Note a heartbeat with the jobs the worker believes to have."""
+        worker = self._jobs.worker(request.match_info["worker"])
+        job_ids = filter(None, request.query.get("job_id", "").split(","))
+        self._jobs.ping(worker, job_ids, request.query.get("runpod_version"))
+        if request.query.get("status") == "unhealthy":
+            worker.unhealthy = request.query.get("reason", "")
+        return web.Response()

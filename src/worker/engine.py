@@ -1,0 +1,142 @@
+"""vLLM's engine and vLLM's own web app, inside this process, on an event loop of their own.
+
+This is the one room that knows how vLLM 0.32 puts its server together
+(`vllm.entrypoints.launchers.api_server.entry`): an upgrade of vLLM is checked here.
+"""
+
+import argparse
+import asyncio
+import concurrent.futures
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, TypeVar
+
+import psutil
+from anyio.from_thread import start_blocking_portal
+
+from worker.errors import EngineDied, RequestError, StartError
+
+T = TypeVar("T")
+
+DEATH_POLL_S = 0.25
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A running engine. Everything on it must be used on `loop`.
+
+    `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
+    what that application's routes work with.
+    """
+
+    client: Any
+    app: Any
+    loop: asyncio.AbstractEventLoop
+    children: tuple[psutil.Process, ...]
+
+    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run `work` as a task on the engine's loop; callable from any thread."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    @property
+    def generates(self) -> bool:
+        """Whether the model writes text; a pooling model does not."""
+        return hasattr(self.app.state, "openai_serving_completion") and bool(
+            self.app.state.openai_serving_completion
+        )
+
+    async def died(self) -> None:
+        """Return once the engine is gone."""
+        while not self.client.errored:
+            await asyncio.sleep(DEATH_POLL_S)
+
+    def translate(self, error: Exception) -> RequestError:
+        """Say what vLLM's server would have answered for an exception of vLLM's."""
+        from vllm.entrypoints.serve import create_error_response
+
+        if isinstance(error, RequestError):
+            return error
+        if self.client.errored:
+            return EngineDied()
+        info = create_error_response(error).error
+        return RequestError(info.message, code=info.code, type=info.type, param=info.param)
+
+
+@contextmanager
+def running(args: argparse.Namespace, model: str) -> Iterator[Engine]:
+    """Start the engine on a thread of its own; inside the block it is ready, outside it is gone.
+
+    `args` are vLLM's serve arguments, `model` is the name to show where vLLM would show a path.
+    Raises StartError with a sentence when the engine does not come up.
+    """
+    with (
+        start_blocking_portal(backend_options={"use_uvloop": True}) as portal,
+        portal.wrap_async_context_manager(_running(args, model)) as engine,
+    ):
+        yield engine
+
+
+@asynccontextmanager
+async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine]:
+    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+    from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
+    from vllm.entrypoints.launchers.app import build_app
+    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+    from vllm.logger import configure_logging_from_args
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    cli_env_setup()
+    configure_logging_from_args(args)
+    if args.tool_parser_plugin:
+        ToolParserManager.import_tool_parser(args.tool_parser_plugin)
+    if args.reasoning_parser_plugin:
+        ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    before = set(psutil.Process().children(recursive=True))
+    building = build_async_engine_client(args)
+    try:
+        client = await building.__aenter__()
+    except Exception as error:
+        raise StartError(_sentence(error)) from error
+    try:
+        try:
+            tasks = await client.get_supported_tasks()
+            app = build_app(args, tasks, client.model_config)
+            await init_app_state(client, app.state, args, tasks)
+        except Exception as error:
+            raise StartError(_sentence(error)) from error
+        # vLLM's handler for engine errors asks its server to stop; there is none to stop.
+        app.state.server = SimpleNamespace(should_exit=False)
+        for path in app.state.openai_serving_models.base_model_paths:
+            path.model_path = model
+        children = set(psutil.Process().children(recursive=True)) - before
+        async with app.router.lifespan_context(app):
+            yield Engine(client, app, asyncio.get_running_loop(), tuple(children))
+    finally:
+        await building.__aexit__(None, None, None)
+
+
+def check(args: argparse.Namespace) -> None:
+    """Let vLLM judge the whole configuration without loading a weight.
+
+    Raises StartError with a sentence.
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    try:
+        AsyncEngineArgs.from_cli_args(args).create_engine_config()
+    except Exception as error:
+        raise StartError(_sentence(error)) from error
+
+
+def _sentence(error: Exception) -> str:
+    """Pull the reason out of an exception: pydantic wraps vLLM's words in lines of its own."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        return "; ".join(
+            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
+        ).strip()
+    return " ".join(str(error).split()) or type(error).__name__

