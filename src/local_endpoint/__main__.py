@@ -21,11 +21,13 @@ from local_endpoint.knobs import Knobs
 from local_endpoint.supervisor import Progress, Supervisor, WorkerError
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+ANY_ADDRESS = ("0.0.0.0", "::")
 DESCRIPTION = """\
 Run a RunPod serverless endpoint on this machine.
 
 With a COMMAND, which runs a worker made with the RunPod SDK, workers are started, watched, and
-ended with this program. Without one, the environment for a worker elsewhere is printed.
+ended with this program; one that prints `phase: some words` has them shown while it starts.
+Without a COMMAND, the environment for a worker elsewhere is printed.
 """
 
 
@@ -79,7 +81,7 @@ async def _run(options: argparse.Namespace) -> int:
     is_local = options.host in LOOPBACK
     endpoint = Endpoint(
         options.knobs,
-        id=options.id,
+        endpoint_id=options.id,
         api_key=options.api_key or _key("local-api-key", is_fixed=is_local),
         worker_key=options.worker_key or _key("local-worker-key", is_fixed=is_local),
     )
@@ -91,7 +93,7 @@ async def _run(options: argparse.Namespace) -> int:
                 return _complain(f"port {options.port} is in use: choose another with --port")
             return _complain(f"cannot listen on {options.host}:{options.port}: {error.strerror}")
         if not is_local:
-            print(f"listening on {options.host}: other machines can reach this endpoint")
+            _say(f"listening on {options.host}: other machines can reach this endpoint")
         return await _until_stopped(endpoint, options)
 
 
@@ -104,10 +106,12 @@ async def _until_stopped(endpoint: Endpoint, options: argparse.Namespace) -> int
         if stopped.is_set():  # the second time
             supervisor.kill()
             os._exit(1)
+        _say("\nstopping")
         stopped.set()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, on_signal)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            asyncio.get_running_loop().add_signal_handler(number, on_signal)
     work = asyncio.create_task(_work(endpoint, supervisor, options))
     waiting = asyncio.create_task(stopped.wait())
     await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -146,8 +150,11 @@ async def _work(endpoint: Endpoint, supervisor: Supervisor, options: argparse.Na
 
 async def _hello(endpoint: Endpoint, prompt: str) -> None:
     """Ask the first model a question through the official client, and show the words coming."""
-    import openai
-
+    try:
+        import openai
+    except ImportError:
+        _say("--hello needs the package openai")
+        return
     async with openai.AsyncOpenAI(
         base_url=endpoint.openai_url,
         api_key=endpoint.api_key,
@@ -165,7 +172,7 @@ async def _hello(endpoint: Endpoint, prompt: str) -> None:
                 if chunk.choices:
                     _write(chunk.choices[0].delta.content or "")
             _write("\n\n")
-        except (openai.OpenAIError, IndexError) as error:
+        except (openai.OpenAIError, IndexError, TypeError) as error:
             _say(f"\nno answer: {error}")
 
 
@@ -182,19 +189,17 @@ def _directions(endpoint: Endpoint) -> str:
 
 def _environment(endpoint: Endpoint, host: str) -> str:
     environ = endpoint.worker_environ("worker-1", Path("/tmp/worker-1"))
-    origin = endpoint.origin
-    if host in ("0.0.0.0", "::"):
-        origin = origin.replace(host, socket.gethostname())
-    wanted = {name: value for name, value in environ.items() if name.startswith("RUNPOD_")}
+    if host in ANY_ADDRESS:
+        address = endpoint.origin.removeprefix("http://").rpartition(":")[0]
+        environ = {
+            k: v.replace(f"//{address}:", f"//{socket.gethostname()}:") for k, v in environ.items()
+        }
     lines = [
-        f"export {name}={shlex.quote(value.replace(endpoint.origin, origin))}"
-        for name, value in wanted.items()
+        f"export {name}={shlex.quote(value)}"
+        for name, value in environ.items()
+        if name.startswith("RUNPOD_")
     ]
-    return "\n".join(
-        ["A worker needs this environment (RUNPOD_POD_ID: another for each), and a fresh HOME:", ""]
-        + lines
-        + [""]
-    )
+    return "\n".join(["A worker needs this, RUNPOD_POD_ID and HOME being its own:", "", *lines, ""])
 
 
 def _key(fixed: str, *, is_fixed: bool) -> str:

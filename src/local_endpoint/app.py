@@ -35,6 +35,7 @@ def application(endpoint: Endpoint) -> web.Application:
 
     @web.middleware
     async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
+        request[worker_side.ARRIVED_S] = time.monotonic()
         _, version, endpoint_id, route, *_ = f"{request.path}////".split("/", 4)
         if (version, endpoint_id) != ("v2", endpoint.id):
             return wire.refuse("endpoint not found", 404)
@@ -59,7 +60,8 @@ def application(endpoint: Endpoint) -> web.Application:
         clock = asyncio.create_task(endpoint.keep_time())
         yield
         clock.cancel()
-        await asyncio.gather(clock, return_exceptions=True)
+        with contextlib.suppress(asyncio.CancelledError):
+            await clock
         await endpoint.webhooks.close()
 
     app = web.Application(middlewares=[gate], client_max_size=2**40)  # `wire.read` has the limits
@@ -92,7 +94,8 @@ async def listening(
     await runner.setup()
     try:
         await web.TCPSite(runner, host, port).start()
-        endpoint.origin = f"http://{host}:{runner.addresses[0][1]}"
+        name = f"[{host}]" if ":" in host else host.replace("0.0.0.0", "127.0.0.1")
+        endpoint.origin = f"http://{name}:{runner.addresses[0][1]}"
         yield
     finally:
         endpoint.close()
@@ -130,7 +133,7 @@ class LocalEndpoint:
     def faults(self) -> Faults:
         return self._endpoint.faults
 
-    def worker_environ(self, worker_id: str, home: Path) -> dict[str, str]:
+    def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
         """Give the variables for a worker; to be laid over the caller's environment."""
         return self._endpoint.worker_environ(worker_id, home)
 
@@ -206,7 +209,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    id: str = "local",  # noqa: A002
+    endpoint_id: str = "local",
     api_key: str = "local-api-key",
     worker_key: str = "local-worker-key",
 ) -> Iterator[LocalEndpoint]:
@@ -217,7 +220,9 @@ def serve(
 
     Raises `OSError` if it cannot listen there.
     """
-    endpoint = Endpoint(knobs or Knobs(), id=id, api_key=api_key, worker_key=worker_key)
+    endpoint = Endpoint(
+        knobs or Knobs(), endpoint_id=endpoint_id, api_key=api_key, worker_key=worker_key
+    )
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
     async def run() -> None:

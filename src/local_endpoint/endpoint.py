@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from local_endpoint.faults import Faults
-from local_endpoint.jobs import Job, Jobs, Kind, Policy, Worker
+from local_endpoint.jobs import Job, Jobs, Kind, Policy
 from local_endpoint.knobs import Knobs
 from local_endpoint.recording import Recording
 from local_endpoint.waiting import Waiters
@@ -23,8 +23,8 @@ class Endpoint:
     `url` is known once it listens.
     """
 
-    def __init__(self, knobs: Knobs, *, id: str, api_key: str, worker_key: str) -> None:  # noqa: A002
-        self.id = id
+    def __init__(self, knobs: Knobs, *, endpoint_id: str, api_key: str, worker_key: str) -> None:
+        self.id = endpoint_id
         self.api_key = api_key
         self.worker_key = worker_key
         self.knobs = knobs
@@ -56,7 +56,7 @@ class Endpoint:
         self.recording.submitted(job)
         return job
 
-    def worker_environ(self, worker_id: str, home: Path) -> dict[str, str]:
+    def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
         """Give the variables which make a worker with the RunPod SDK serve this endpoint.
 
         `home` becomes its HOME, since a profile in `~/.runpod` would win over the key given
@@ -95,7 +95,3 @@ class Endpoint:
     def close(self) -> None:
         """Answer all long polls, and hold none any more."""
         self.waiters.close()
-
-    def is_welcome(self, worker: Worker) -> bool:
-        """Say whether this worker may be given jobs."""
-        return not (self.waiters.closed or worker.retired)

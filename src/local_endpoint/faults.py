@@ -3,18 +3,15 @@
 import asyncio
 import threading
 from dataclasses import dataclass
-from typing import Literal
 
 from aiohttp import web
-
-Route = Literal["job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"] | str
 
 
 @dataclass(frozen=True)
 class Fault:
     """What happens to a request instead of, or before, its proper treatment."""
 
-    route: Route
+    route: str
     status: int | None = None
     delay_ms: float = 0.0
     drop: bool = False
@@ -47,7 +44,7 @@ class Faults:
 
     def add(
         self,
-        route: Route,
+        route: str,
         *,
         status: int | None = None,
         delay_ms: float = 0.0,

@@ -83,7 +83,8 @@ class Worker:
 
     id: str
     seen_s: float
-    initializing: bool = False
+    expected: bool = False  # it is being started, and may be silent until it is ready
+    ready: bool = False  # it has asked for jobs
     unhealthy: str | None = None
     retired: bool = False  # gets no more jobs
     open_polls: int = 0
@@ -97,7 +98,7 @@ class Worker:
     def state(self) -> Literal["initializing", "idle", "running", "unhealthy"]:
         if self.unhealthy is not None:
             return "unhealthy"
-        if self.initializing:
+        if not self.ready:
             return "initializing"
         return "running" if self.jobs else "idle"
 
@@ -228,17 +229,15 @@ class Jobs:
 
     def expect(self, worker_id: str) -> None:
         """Announce a worker that is being started: it is initializing until its first take."""
-        self.worker(worker_id).initializing = True
+        self.worker(worker_id).expected = True
 
     def is_ready(self, worker_id: str) -> bool:
         worker = self.workers.get(worker_id)
-        return worker is not None and not worker.initializing
+        return worker is not None and worker.ready
 
     def asks(self, worker: Worker) -> None:
         """Note that the worker asks for jobs, so it is ready."""
-        if worker.initializing:
-            worker.initializing = False
-        self._wake(news_of(worker.id))
+        worker.ready = True
 
     def take(self, worker: Worker, most: int = 1) -> list[Job]:
         """Hand up to `most` queued jobs to a worker."""
@@ -361,10 +360,8 @@ class Jobs:
         for job in list(self._live.values()):
             self._expire(job, now_s)
         for worker in list(self.workers.values()):
-            silent_s = now_s - worker.seen_s
-            if silent_s > self._knobs.worker_lost_s and not (
-                worker.open_polls or worker.initializing
-            ):
+            may_be_silent = worker.open_polls or (worker.expected and not worker.ready)
+            if now_s - worker.seen_s > self._knobs.worker_lost_s and not may_be_silent:
                 self.lose(worker.id)
         for job in [job for job in self._ended.values() if self._is_stale(job, now_s)]:
             self._forget(job)

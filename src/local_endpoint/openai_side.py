@@ -64,7 +64,15 @@ class OpenAISide:
 
     async def _stream(self, request: web.Request, job: Job, until_s: float) -> web.StreamResponse:
         response: web.StreamResponse | None = None
+        lost = job.lost
+
+        def has_news() -> bool:
+            return bool(job.chunks) or job.status.is_final or job.lost > lost
+
         while True:
+            if response is not None and job.lost > lost:  # a second worker would repeat the first
+                break
+            lost = job.lost
             yields = self._jobs.drain(job)
             is_final = job.status.is_final
             if job.status is Status.COMPLETED and not job.chunk_count:
@@ -76,9 +84,7 @@ class OpenAISide:
                 await response.prepare(request)
             if yields and response is not None:
                 await response.write(b"".join(map(_as_bytes, yields)))
-            if is_final or (job.lost and response is not None):  # a second try would repeat itself
-                break
-            if not await self._endpoint.waiters.wait(job.id, until_s) and not job.status.is_final:
+            if is_final or not await self._endpoint.waiters.wait_until(job.id, has_news, until_s):
                 break
         if response is None:
             return self._failure(job)

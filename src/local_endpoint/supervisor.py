@@ -10,6 +10,7 @@ import ctypes
 import itertools
 import os
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -23,9 +24,11 @@ from local_endpoint.jobs import news_of
 PHASE = "phase: "
 LOOK_S = 0.1  # between two looks at a starting worker
 TERM_S = 1.0  # from SIGTERM to SIGKILL
+GONE_S = 0.02  # between two looks whether all are gone
 TAIL_LINES = 20
 MAX_RESTART_DELAY_S = 30.0
 PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
 
 
 class WorkerError(Exception):
@@ -37,7 +40,7 @@ class _Worker:
     id: str
     process: asyncio.subprocess.Process
     log: Path
-    phase: str = "starting"
+    phase: str = ""
     log_read: int = 0
 
     def look(self) -> str:
@@ -103,7 +106,7 @@ class Supervisor:
         """Start all workers and wait until they are ready. Raises `WorkerError`."""
         workers = [await self._spawn() for _ in range(self._count)]
         with show:
-            await self._until_ready(workers, show)
+            await self._until_ready(workers, show.phase)
         self._keepers = [asyncio.create_task(self._keep(worker)) for worker in workers]
 
     def logs(self) -> list[Path]:
@@ -149,7 +152,7 @@ class Supervisor:
         self._workers.add(worker)
         return worker
 
-    async def _until_ready(self, workers: Sequence[_Worker], show: "Progress") -> None:
+    async def _until_ready(self, workers: Sequence[_Worker], show: Callable[[str], None]) -> None:
         starting = list(workers)
         while starting:
             for worker in list(starting):
@@ -161,7 +164,7 @@ class Supervisor:
                         f"the end of {worker.log}:{worker.last_words()}"
                     )
             if starting:
-                show.phase(starting[0].look())
+                show(starting[0].look())
                 await asyncio.sleep(LOOK_S)
 
     async def _keep(self, worker: _Worker) -> None:
@@ -177,37 +180,42 @@ class Supervisor:
                 delay_s = min(delay_s + 1.0, MAX_RESTART_DELAY_S)
                 try:
                     worker = await self._spawn()
-                    await self._until_ready([worker], Progress(lambda _: None, is_tty=False))
+                    await self._until_ready([worker], lambda _phase: None)
                     break
                 except WorkerError as error:
                     self.has_failures = True
                     self._say(f"{error}")
-                    await self._bury(worker)
+                    self._bury(worker)
             self._say(f"worker {worker.id} is ready (log: {worker.log})")
 
     async def _until_ended(self, worker: _Worker) -> None:
         """Wait for the end of a worker, or end it once it is retired and has no job left."""
         ended = asyncio.create_task(worker.process.wait())
-        while not ended.done():
-            known = self._endpoint.jobs.workers.get(worker.id)
-            if known is not None and known.retired and not known.jobs:
-                self._say(f"worker {worker.id} asked to be replaced")
-                break
-            news = asyncio.create_task(
-                self._endpoint.waiters.wait(news_of(worker.id), float("inf"))
-            )
-            await asyncio.wait({ended, news}, return_when=asyncio.FIRST_COMPLETED)
-            news.cancel()
+        retired = asyncio.create_task(self._until_retired(worker))
+        try:
+            await asyncio.wait({ended, retired}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            retired.cancel()
         if ended.done():
             self.has_failures = True
             self._say(f"worker {worker.id} {worker.obituary()} (log: {worker.log}); restarting it")
-        await self._bury(worker)
-        await ended
+        else:
+            self._say(f"worker {worker.id} asked to be replaced")
+            await self._end({worker})
+        self._bury(worker)
 
-    async def _bury(self, worker: _Worker) -> None:
-        await self._end({worker})  # its heartbeat process would go on pretending that it lives
-        self._workers.discard(worker)
-        self._endpoint.jobs.lose(worker.id)
+    async def _until_retired(self, worker: _Worker) -> None:
+        def is_free() -> bool:
+            known = self._endpoint.jobs.workers.get(worker.id)
+            return known is not None and known.retired and not known.jobs
+
+        await self._endpoint.waiters.wait_until(news_of(worker.id), is_free, float("inf"))
+
+    def _bury(self, worker: _Worker) -> None:
+        if worker in self._workers:
+            worker.signal(signal.SIGKILL)  # its heartbeat process would go on as if it lived
+            self._workers.remove(worker)
+            self._endpoint.jobs.lose(worker.id)
 
     async def _end(self, workers: set[_Worker]) -> None:
         for worker in workers:
@@ -215,9 +223,10 @@ class Supervisor:
             if known is not None:
                 self._endpoint.jobs.retire(known)
             worker.signal(signal.SIGTERM)
-        deadline_s = time.monotonic() + TERM_S
-        while time.monotonic() < deadline_s and not all(worker.is_gone() for worker in workers):
-            await asyncio.sleep(0.02)
+        for _ in range(round(TERM_S / GONE_S)):
+            if all(worker.is_gone() for worker in workers):
+                break
+            await asyncio.sleep(GONE_S)
         for worker in workers:
             worker.signal(signal.SIGKILL)
         for worker in workers:
@@ -234,7 +243,7 @@ class Progress:
         self._write = write
         self._is_tty = is_tty
         self._started_s = time.monotonic()
-        self._shown = ""
+        self._shown: str | None = None
 
     def __enter__(self) -> "Progress":
         return self
@@ -245,10 +254,11 @@ class Progress:
 
     def phase(self, phase: str) -> None:
         seconds = f"{time.monotonic() - self._started_s:.0f} s"
-        line = f"starting worker: {phase} {seconds}"
+        line = f"starting worker: {phase} {seconds}" if phase else f"starting worker {seconds}"
         if self._is_tty:
             if line != self._shown:
-                self._write(f"\r\x1b[K{line}")
+                width = shutil.get_terminal_size().columns - 1
+                self._write(f"\r\x1b[K{line[:width]}")
             self._shown = line
         elif phase != self._shown:
             self._write(line + "\n")
@@ -258,4 +268,4 @@ class Progress:
 def _die_with_parent() -> None:
     """Have the kernel end this process when its parent dies, however that happens."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -13,6 +13,7 @@ from local_endpoint.endpoint import Endpoint
 from local_endpoint.jobs import WAITING_FOR_JOBS, Job, Worker, stops_of
 from local_endpoint.recording import Post
 
+ARRIVED_S = "arrived_s"  # set on each request before any delay
 ROUTES = frozenset({"job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"})
 
 
@@ -115,7 +116,7 @@ class WorkerSide:
 
     async def stream(self, request: web.Request) -> web.Response:
         """Take one yield of a generator: `{"output": value}`."""
-        at_s = time.monotonic()
+        at_s: float = request[ARRIVED_S]
         worker, job_id = self._sender(request)
         limit = self._knobs.max_stream_chunk
         longest = limit if self._knobs.oversize_chunk == "reject" else self._knobs.max_body_sync
@@ -138,7 +139,7 @@ class WorkerSide:
 
     async def done(self, request: web.Request) -> web.Response:
         """Take the result of a job, or its progress."""
-        at_s = time.monotonic()
+        at_s: float = request[ARRIVED_S]
         worker, job_id = self._sender(request)
         job = self._jobs.get(job_id)
         is_sync = job is not None and job.kind == "sync"

@@ -1,10 +1,10 @@
 """What can go wrong, and what the caller sees of it.
 
-    WorkerError
-    ├── SettingsError     the configuration is wrong: the start stops, exit code 1
-    ├── StartError        the engine did not come up: the start stops, exit code 1
-    └── RequestError      one job is wrong or was refused; its neighbours go on
-        └── EngineDied    the engine is gone: every job in hand fails, the process ends
+WorkerError
+├── SettingsError     the configuration is wrong: the start stops, exit code 1
+├── StartError        the engine did not come up: the start stops, exit code 1
+└── RequestError      one job is wrong or was refused; its neighbours go on
+    └── EngineDied    the engine is gone: every job in hand fails, the process ends
 """
 
 import json
@@ -54,7 +54,7 @@ class RequestError(WorkerError):
         param: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message
+        self.message = message or "The request failed, and nothing says why."
         self.code = code
         self.type = type or TYPES.get(code, "InternalServerError")
         self.param = param
@@ -72,10 +72,11 @@ class RequestError(WorkerError):
 
     def text(self) -> str:
         """Return the error as JSON text: the SDK calls `str()` on what it reports."""
-        return json.dumps(self.body(), ensure_ascii=False)
+        text = json.dumps(self.body(), ensure_ascii=False)
+        return text.encode("utf-8", errors="replace").decode()
 
 
-class EngineDied(RequestError):
+class EngineDied(RequestError):  # noqa: N818 - it says what happened
     """The engine stopped while the job ran."""
 
     def __init__(self) -> None:
@@ -90,3 +91,9 @@ def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for a probable misspelling, else nothing."""
     matches = get_close_matches(word, known, n=1, cutoff=0.7)
     return f" Did you mean {matches[0]!r}?" if matches else ""
+
+
+def shown(value: Any) -> str:
+    """Return a job's value as a sentence can quote it: as JSON, and short."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 80 else f"{text[:79]}…"

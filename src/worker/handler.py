@@ -9,6 +9,7 @@ drains it. So an answer can be aborted at any moment, and only whole batches cro
 
 import argparse
 import asyncio
+import contextlib
 import json
 import logging
 import os
@@ -32,6 +33,7 @@ from worker.settings import Settings, help_text, process_environ
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.
 BAKED = Path("/etc/worker-vllm/baked.json")
 DELIVERY_S = 5.0
+KILL_S = 2.0
 
 log = logging.getLogger("worker")
 
@@ -86,7 +88,8 @@ class Worker:
             if frame is not None:
                 yield frame
             is_route = isinstance(asked, request.RouteRequest)
-            if not (frame is not None and is_route and self._settings.openai_errors_as_output):
+            # A stream has told its error by now; as an output the error would follow it.
+            if not (asked.stream and is_route and self._settings.openai_errors_as_output):
                 yield self._failure(error, is_route)
         finally:
             running.cancel()
@@ -207,11 +210,11 @@ def leave(code: int, children: tuple[psutil.Process, ...] = ()) -> NoReturn:
     The engine's own children are named, because they are no longer ours once their parent died.
     An orderly exit would wait for vLLM's threads, and the SDK's ping process would live on.
     """
-    for process in {*children, *psutil.Process().children(recursive=True)}:
-        try:
+    ours = {*children, *psutil.Process().children(recursive=True)}
+    for process in ours:
+        with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            continue
+    psutil.wait_procs(ours, timeout=KILL_S)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -272,7 +275,7 @@ def _check(environ: Mapping[str, str]) -> None:
     print("The configuration is sound.")
 
 
-def _serve(environ: Mapping[str, str]) -> None:
+def _serve(environ: Mapping[str, str]) -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="worker: %(message)s")
     if "RUNPOD_WEBHOOK_GET_JOB" not in environ:
         raise StartError(
@@ -300,6 +303,7 @@ def _serve(environ: Mapping[str, str]) -> None:
             }
         )
         watch.cancel()
+    leave(0)
 
 
 def _version() -> str:

@@ -1,8 +1,9 @@
 """Where a model's files are: its name becomes a folder on disk, where one holds it already."""
 
-import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+
+import msgspec
 
 RUNPOD_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 
@@ -13,8 +14,10 @@ def caches(environ: Mapping[str, str]) -> tuple[Path, ...]:
     They are the one that huggingface_hub itself uses and RunPod's own, which the platform fills
     before the worker starts when the endpoint names a cached model.
     """
-    home = Path(environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
-    own = Path(environ.get("HF_HUB_CACHE") or home / "hub")
+    cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
+    home = environ.get("HF_HOME") or f"{cache}/huggingface"
+    hub = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    own = Path(hub).expanduser()
     return (own, RUNPOD_CACHE) if own != RUNPOD_CACHE else (own,)
 
 
@@ -40,13 +43,26 @@ def _snapshot(repository: Path, revision: str) -> Path | None:
     ref = repository / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
     snapshot = repository / "snapshots" / commit
-    complete = (snapshot / "config.json").exists() and all(
-        (snapshot / shard).exists()  # a link into blobs/, dangling where the download broke off
-        for index in snapshot.glob("*.index.json")
-        for shard in set(json.loads(index.read_text())["weight_map"].values())
-    )
-    weights = any(
-        file.suffix in (".safetensors", ".bin", ".pt", ".gguf") and file.exists()
-        for file in snapshot.glob("*")
-    )
-    return snapshot if complete and weights else None
+    complete = (snapshot / "config.json").exists() and _has_weights(snapshot)
+    return snapshot if complete else None
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str]
+
+
+def _has_weights(snapshot: Path) -> bool:
+    """Say whether the weights are whole, in the first format of these that vLLM will find."""
+    for suffix in (".safetensors", ".bin", ".pt", ".gguf"):
+        # These are links into blobs/, dangling where a download broke off or a blob was removed.
+        files = set(snapshot.glob(f"*{suffix}"))
+        if not files:
+            continue
+        for index in snapshot.glob(f"*{suffix}.index.json"):
+            try:
+                shards = msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values()
+            except (OSError, msgspec.MsgspecError):
+                return False
+            files.update(snapshot / shard for shard in shards)
+        return all(file.exists() for file in files)
+    return False

@@ -156,7 +156,7 @@ class Call:
 
 def _logprobs(token_ids: Iterable[int], positions: Any) -> list[Any]:
     """Return for each token its own log-probability and the likeliest ones beside it."""
-    listed = []
+    listed: list[dict[str, Any] | None] = []
     for token_id, position in zip(token_ids, positions, strict=False):
         if not position:  # the first token of a prompt has none
             listed.append(None)

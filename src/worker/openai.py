@@ -7,8 +7,8 @@ import asyncio
 import base64
 import binascii
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import quote
 
@@ -16,7 +16,7 @@ import msgspec
 
 from worker.batching import Outbox
 from worker.engine import Engine
-from worker.errors import EngineDied, RequestError, nearest
+from worker.errors import EngineDied, RequestError, nearest, shown
 from worker.request import RouteRequest
 
 # Beside every route under /v1: what answers a client and changes nothing in the server.
@@ -46,6 +46,7 @@ class Route:
 
     path: str
     methods: tuple[str, ...]
+    takes_body: bool
     takes_form: bool
     matches: Callable[[str], bool]
 
@@ -88,13 +89,18 @@ class Routes:
 def _route(route: Any) -> Route:
     from fastapi.params import Form
 
-    dependant = getattr(route, "dependant", None)
-    forms = [p for p in getattr(dependant, "body_params", ()) if isinstance(p.field_info, Form)]
+    params = getattr(getattr(route, "dependant", None), "body_params", ())
 
     def matches(path: str) -> bool:
         return route.path_regex.match(path) is not None
 
-    return Route(route.path, tuple(sorted(route.methods - {"HEAD"})), bool(forms), matches)
+    return Route(
+        route.path,
+        tuple(sorted(route.methods - {"HEAD"})),
+        takes_body=bool(params),
+        takes_form=any(isinstance(param.field_info, Form) for param in params),
+        matches=matches,
+    )
 
 
 def _is_open(path: str) -> bool:
@@ -107,8 +113,11 @@ def _merged(routes: Iterable[Route]) -> list[Route]:
     for route in routes:
         known = merged.get(route.path, route)
         methods = tuple(sorted({*known.methods, *route.methods}))
-        merged[route.path] = Route(
-            route.path, methods, known.takes_form or route.takes_form, known.matches
+        merged[route.path] = replace(
+            known,
+            methods=methods,
+            takes_body=known.takes_body or route.takes_body,
+            takes_form=known.takes_form or route.takes_form,
         )
     return list(merged.values())
 
@@ -142,7 +151,7 @@ class Call:
         path, _, query = self._request.path.partition("?")
         path, route = self._routes.find(path)
         method = self._method(route)
-        headers, body = self._body(route, method)
+        headers, body = self._body(path, route, method)
         exchange = _Exchange(body, outbox)
         scope = {
             "type": "http",
@@ -158,17 +167,12 @@ class Call:
             "client": ("127.0.0.1", 0),
             "server": ("worker", 80),
         }
-        call = asyncio.ensure_future(self._engine.app(scope, exchange.receive, exchange.send))
         try:
-            await asyncio.shield(call)
-        except asyncio.CancelledError:
-            # Cancelling the call alone would leave a non-streaming request generating.
-            exchange.gone.set()
-            await asyncio.wait([call])
-            raise
+            await _run(self._engine.app(scope, exchange.receive, exchange.send), exchange.gone)
         except Exception as error:
-            # Starlette answers an unexpected error and then raises it for the server's log.
-            if not exchange.status:
+            # Starlette answers an unexpected error and then raises it for the server's log. Raised
+            # within an answer, it is the only sign that the rest is missing.
+            if exchange.status < 400:
                 raise self._engine.translate(error) from error
         self._finish(exchange, path, outbox)
 
@@ -205,17 +209,27 @@ class Call:
             return route.methods[0]
         return "GET" if self._request.body in (None, {}) else "POST"
 
-    def _body(self, route: Route, method: str) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    def _body(
+        self, path: str, route: Route, method: str
+    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
         job_id = ("x-request-id", self._request.job_id)
         body = self._request.body
         if method == "GET":
             content, headers = b"", [job_id]
         elif route.takes_form:
-            content, kind = _multipart({"model": self._model} | _object(body))
+            fields = _object(body)
+            content, kind = _multipart(fields | {"model": fields.get("model") or self._model})
             headers = [job_id, ("content-type", kind)]
         else:
-            if isinstance(body, dict) and not body.get("model"):
-                body = body | {"model": self._model}
+            if isinstance(body, dict):
+                body = body | {"model": body.get("model") or self._model}
+                if path == "/v1/responses":  # the one route that reads its id from the body
+                    body.setdefault("request_id", f"resp_{self._request.job_id}")
+            elif route.takes_body:
+                raise RequestError(
+                    f"{route.path} takes a JSON object as openai_input (or as body, beside route), "
+                    f"not {shown(body)}."
+                )
             content = msgspec.json.encode(body) if body is not None else b""
             headers = [job_id, ("content-type", "application/json")]
         headers.append(("content-length", str(len(content))))
@@ -230,6 +244,8 @@ class Call:
                 raise self._stream_error(exchange.error)
             return
         content = bytes(exchange.content)
+        if not exchange.status:
+            raise RequestError(f"{path} gave no answer.", code=500)
         if exchange.status >= 400:
             raise self._status_error(exchange.status, content, path)
         outbox.put(_reply(exchange.content_type, content), 0, len(content))
@@ -238,14 +254,17 @@ class Call:
         if self._engine.client.errored:
             return EngineDied()
         try:
-            info = json.loads(content)["error"]
+            reply = json.loads(content)
+            if isinstance(reply.get("detail"), str):  # FastAPI's own, such as a wrong method
+                return RequestError(f"{path}: {reply['detail']}.", code=status)
+            info = reply["error"]
             return RequestError(
                 info["message"] + _hint(info["message"], path),
                 code=status,
                 type=info.get("type"),
                 param=info.get("param"),
             )
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, AttributeError):
             text = content.decode("utf-8", errors="replace").strip()
             return RequestError(text or f"{path} answered with status {status}.", code=status)
 
@@ -289,7 +308,8 @@ class _Exchange:
             self.status = message["status"]
             headers = {bytes(k).lower(): bytes(v) for k, v in message["headers"]}
             self.content_type = headers.get(b"content-type", b"").decode("latin-1")
-            self.streams = self.content_type.startswith("text/event-stream")
+            is_events = self.content_type.startswith("text/event-stream")
+            self.streams = is_events and self.status < 400
         elif message["type"] == "http.response.body":
             body = message.get("body", b"")
             if not self.streams:
@@ -303,6 +323,23 @@ class _Exchange:
         if error is not None:
             self.error = error
         self._outbox.put(event, tokens, len(event))
+
+
+async def _run(call: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:
+    """Run a call of the app to its end; when we are cancelled, tell it that the client is gone."""
+    running = asyncio.ensure_future(call)
+    # An error after the client has gone is nobody's: without this asyncio would log it.
+    running.add_done_callback(lambda task: task.cancelled() or task.exception())
+    try:
+        await asyncio.wait([running])
+    except asyncio.CancelledError:
+        # Cancelling the call alone would leave a non-streaming request generating.
+        gone.set()
+        await asyncio.wait([running])
+        raise
+    if running.cancelled():  # by the app itself; raised here, it would look like our own end
+        raise RuntimeError("The server gave this request up.")
+    running.result()
 
 
 class EventSplitter:
@@ -374,13 +411,18 @@ def _reply(content_type: str, content: bytes) -> Any:
     if not content:
         return {"status": 200}
     kind = content_type.split(";")[0].strip()
+    text = content.decode("utf-8", errors="replace")
     if kind.endswith("json"):
-        reply = json.loads(content)
+        try:
+            reply = msgspec.json.decode(content)
+        except msgspec.DecodeError:  # NaN, for one: what is no strict JSON goes on as vLLM wrote it
+            return text
         # A yielded dict with a truthy `error` fails the job in the SDK; a reply is not an error.
-        is_error_like = isinstance(reply, dict) and reply.get("error")
-        return content.decode() if is_error_like else reply
+        # None would be the end of the job.
+        is_special = reply is None or (isinstance(reply, dict) and reply.get("error"))
+        return text if is_special else reply
     if kind.startswith("text/"):
-        return content.decode("utf-8", errors="replace")
+        return text
     return {"content_type": content_type, "base64": base64.b64encode(content).decode("ascii")}
 
 
@@ -403,9 +445,11 @@ def _multipart(fields: dict[str, Any]) -> tuple[bytes, str]:
         head, _, text = text.partition(",")
         kind = head.removeprefix("data:").split(";")[0] or kind
     try:
-        content = base64.b64decode(text, validate=True)
+        content = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):
-        raise RequestError("file is neither base64 nor a data URL of base64.", param="file") from None
+        raise RequestError(
+            "file is neither base64 nor a data URL of base64.", param="file"
+        ) from None
     name = fields.get("filename") or "file"
     plain: dict[str, Any] = {
         key: [_form_text(item) for item in value] if isinstance(value, list) else _form_text(value)

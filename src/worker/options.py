@@ -37,14 +37,17 @@ TRUE = frozenset({"1", "on", "true", "yes"})
 FALSE = frozenset({"0", "no", "off", "false"})
 NOTHING = frozenset({"", "none", "null"})
 
-_SECRET = re.compile(
-    r"(TOKEN|KEYS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(?![A-Za-z])"
-    r"|([Tt]oken|[Kk]eys?|[Ss]ecrets?|[Pp]assword|[Pp]asswd|[Cc]redentials?)(?![a-z])"
-    r"|\bhf_[A-Za-z0-9]{6,}"
+_SECRET_WORD = (
+    r"(?:(?:TOKEN|KEYS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(?![A-Za-z])"
+    r"|(?:[Tt]oken|[Kk]eys?|[Ss]ecrets?|[Pp]assword|[Pp]asswd|[Cc]redentials?)(?![a-z]))"
 )
-_USERINFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_SECRET_NAME = re.compile(_SECRET_WORD)
+_SECRET = re.compile(
+    rf"""(?<=://)[^/@\s]+(?=@)|\bhf_\w{{6,}}|(?P<name>{_SECRET_WORD}\w*["']?[\s:=]+["']?)[^\s"',}}]+"""
+)
 _PAIRS = re.compile(r"\w+=\d+(?:[,\s]+\w+=\d+)*")
 HIDDEN = "(hidden)"
+MOST_SHOWN = 120
 
 
 @dataclass(frozen=True)
@@ -118,14 +121,24 @@ class Option:
             return str(value)
         return ""
 
+    @property
+    def meaning(self) -> str:
+        """The first sentence of vLLM's help.
+
+        vLLM reads its help texts only where `--help` is on the command line at its import.
+        """
+        paragraph = (self.action.help or "").replace("%%", "%").split("\n\n")[0]
+        sentence = re.split(r"(?<=[^.][^.]\.)\s+(?=[A-Z`\"(])", " ".join(paragraph.split()))[0]
+        return "" if sentence == argparse.SUPPRESS else sentence
+
     def _try(self, text: str) -> Any:
         try:
             return self.action.type(text) if self.action.type else text
-        except (argparse.ArgumentTypeError, ValueError, TypeError):
+        except Exception:  # vLLM's types raise errors of many families
             return None
 
 
-class _Refused(Exception):
+class _RefusedError(Exception):
     """What argparse would have printed before it ended the process."""
 
 
@@ -137,12 +150,12 @@ def _parser() -> tuple[Any, dict[str, Any]]:
 
     class Parser(FlexibleArgumentParser):  # type: ignore[misc]
         def error(self, message: str) -> Any:
-            raise _Refused(message)
+            raise _RefusedError(message)
 
     parser = make_arg_parser(Parser(add_help=False))
     defaults = vars(parser.parse_args([]))
-    # Without defaults a parsed line holds exactly what the line says.
-    parser.set_defaults(**{action.dest: argparse.SUPPRESS for action in parser._actions})
+    for action in parser._actions:  # without defaults a parsed line holds what the line says
+        action.default = argparse.SUPPRESS
     return parser, defaults
 
 
@@ -196,16 +209,19 @@ def read(option: Option, text: str) -> Any:
 
     Raises ValueError with the end of a sentence that starts with the variable and its value.
     """
+    text = text if option.dest == "chat_template" else text.strip()
     if option.kind == "switch":
         return boolean(text)
     many = option.action.nargs == "+"
     values = [_one(option, item) for item in (items(text) if many else [text])]
+    if not values:
+        raise ValueError("is an empty list")
     space = argparse.Namespace()
     try:
         option.action(
             _parser()[0], space, values if many else values[0], option.action.option_strings[0]
         )
-    except _Refused as refusal:
+    except _RefusedError as refusal:
         raise ValueError(f"is not understood by vLLM: {words(refusal)}") from None
     return getattr(space, option.dest)
 
@@ -216,9 +232,9 @@ def read_line(line: Sequence[str]) -> dict[str, Any]:
     Raises ValueError with vLLM's sentence.
     """
     try:
-        values = vars(_parser()[0].parse_args(list(line)))
+        values: dict[str, Any] = vars(_parser()[0].parse_args(list(line)))
     except Exception as error:  # vLLM's parser also reads files and indexes what may be absent
-        raise ValueError(_unknown(error) or first_line(error)) from None
+        raise ValueError(_refused(error)) from None
     if "model_tag" in values:
         values["model"] = values.pop("model_tag")  # as `vllm serve` does
     for dest, value in values.items():
@@ -234,6 +250,8 @@ def read_file(path: str) -> dict[str, Any]:
     """
     try:
         line = _parser()[0].load_config_file(path)
+    except AttributeError:  # vLLM asks what is no mapping for its items
+        raise ValueError("is not a YAML mapping of options") from None
     except Exception as error:
         raise ValueError(first_line(error)) from None
     return read_line(line)
@@ -245,7 +263,7 @@ def validate(args: argparse.Namespace) -> None:
 
     try:
         validate_parsed_serve_args(args)
-    except (OSError, TypeError, ValueError) as error:
+    except Exception as error:  # vLLM's own errors are no ValueErrors
         raise ValueError(words(error)) from None
 
 
@@ -255,11 +273,12 @@ def registered(dest: str) -> list[str]:
     from vllm.reasoning import ReasoningParserManager
     from vllm.tool_parsers import ToolParserManager
 
-    return {
-        "quantization": lambda: list(QUANTIZATION_METHODS),
-        "reasoning_parser": ReasoningParserManager.list_registered,
-        "tool_call_parser": ToolParserManager.list_registered,
-    }[dest]()
+    known = {
+        "quantization": QUANTIZATION_METHODS,
+        "reasoning_parser": ReasoningParserManager.list_registered(),
+        "tool_call_parser": ToolParserManager.list_registered(),
+    }
+    return list(known[dest])
 
 
 def environment() -> frozenset[str]:
@@ -269,18 +288,27 @@ def environment() -> frozenset[str]:
     return frozenset(vllm.envs.environment_variables)
 
 
+def version() -> str:
+    """Return vLLM's version."""
+    import vllm
+
+    return str(vllm.__version__)
+
+
 def template_problem(value: str) -> str | None:
     """Return what is wrong with a chat template (a text or a file), as the end of a sentence."""
     import jinja2
     from transformers.utils.chat_template_utils import _compile_jinja_template
+    from vllm.exceptions import VLLMError
     from vllm.renderers.chat_utils import load_chat_template
 
     try:
         # Private, but what vLLM 0.32 compiles templates with: the same tags are understood.
         _compile_jinja_template(load_chat_template(value))
     except jinja2.TemplateSyntaxError as error:
-        return f"is not a valid Jinja template: line {error.lineno}: {error.message}"
-    except (OSError, ValueError):
+        said = (error.message or "").rstrip(".")
+        return f"is not a valid Jinja template: line {error.lineno}: {said}"
+    except (OSError, ValueError, VLLMError):
         return "is neither a Jinja template nor a file that can be read"
     return None
 
@@ -299,7 +327,7 @@ def is_unset(text: str, option: Option | None = None) -> bool:
     bare = text.strip()
     if option is not None and bare in option.choices:
         return False
-    return bare.lower() in NOTHING or (option is not None and bare == "{}")
+    return bare.lower() in NOTHING or (option is not None and bare in ("{}", "[]"))
 
 
 def is_zero(text: str) -> bool:
@@ -315,53 +343,59 @@ def words(error: BaseException) -> str:
 def first_line(error: BaseException) -> str:
     """Return an error's first line, without secrets."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return hide(re.sub(r"^(Error: |argument (-\w+/)?)", "", line)[:300]).rstrip(".")
+    return hide(re.sub(r"^(Error: |Value error, |argument (?=-))", "", line)[:300]).rstrip(".")
 
 
 def hide(text: str) -> str:
-    """Return a text with what may be a secret cut away."""
-    found = _SECRET.search(text)
-    return _USERINFO.sub(HIDDEN, text[: found.start()] + HIDDEN if found else text)
+    """Return a text without what may be a secret: what follows the word, a token, a login."""
+    return _SECRET.sub(lambda found: (found["name"] or "") + HIDDEN, text)
 
 
-def show(name: str, value: Any, most: int = 120) -> str:
-    """Return a value as it may be printed: secrets hidden, on one line, at most so long."""
-    if _SECRET.search(name):
+def show(name: str, value: Any, default: Any = None) -> str:
+    """Return a value as it may be printed: on one line, not too long, and no secrets.
+
+    Of vLLM's configuration objects only what differs from the default is shown.
+    """
+    if _SECRET_NAME.search(name):
         return HIDDEN
-    value = getattr(value, "value", value)
-    if is_dataclass(value) and not isinstance(value, type):
-        value = {f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)}
+    value = _plain(value, default)
     if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, dict | list | tuple | set):
-        text = json.dumps(_open(value), ensure_ascii=False, default=str)
+        text = "true" if value else "false"
+    elif isinstance(value, dict | list):
+        text = json.dumps(value, ensure_ascii=False, default=str)
     else:
         text = hide(" ".join(str(value).split()))
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + "…"
 
 
-def _open(value: Any) -> Any:
-    """Return a JSON value without its secrets."""
-    if isinstance(value, Mapping):
-        return {k: HIDDEN if _SECRET.search(str(k)) else _open(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set):
-        return [_open(item) for item in value]
+def _plain(value: Any, default: Any = None) -> Any:
+    """Return a value as JSON has it, secrets hidden."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _open(getattr(value, f.name)) for f in fields(value) if _differs(value, f)}
-    return hide(value) if isinstance(value, str) else value
+        every = {f.name: (getattr(value, f.name), _usual(f, default)) for f in fields(value)}
+        value = {
+            name: now
+            for name, (now, usual) in every.items()
+            if now != usual and now not in (None, "", [], {})
+        }
+    if isinstance(value, Mapping):
+        return {k: HIDDEN if _SECRET_NAME.search(str(k)) else _plain(v) for k, v in value.items()}
+    if isinstance(value, set):
+        value = sorted(value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return hide(value) if isinstance(value, str) else getattr(value, "value", value)
 
 
-def _differs(value: Any, field: Any) -> bool:
-    """Tell whether a field of one of vLLM's values was set, as far as it is cheap to know."""
-    now, default = getattr(value, field.name), getattr(field.default, "default", field.default)
-    return bool(now != default and now not in (None, "", [], {}))
+def _usual(field: Any, default: Any) -> Any:
+    """Return what a field of one of vLLM's configuration objects holds by default."""
+    return getattr(default, field.name, getattr(field.default, "default", field.default))
 
 
 def items(text: str) -> list[str]:
     """Split a list: JSON, or words between commas and spaces."""
     if text.strip()[:1] not in ("[", "{"):
         return [word for word in re.split(r"[\s,]+", text) if word]
-    found = _json(text)
+    found = parse_json(text)
     items = found if isinstance(found, list) else [found]
     return [item if isinstance(item, str) else json.dumps(item) for item in items]
 
@@ -372,12 +406,12 @@ def _one(option: Option, text: str) -> Any:
         text = json.dumps({name: int(number) for name, number in pairs})
     try:
         value = option.action.type(text) if option.action.type else text
-    except (argparse.ArgumentTypeError, ValueError, TypeError) as error:
+    except Exception as error:  # vLLM's types raise errors of many families
         raise ValueError(_why(option, text, error)) from None
     if option.kind == "JSON object" and not (isinstance(value, dict) or is_dataclass(value)):
         raise ValueError("is not a JSON object")
     if option.kind == "JSON object or text" and isinstance(value, str) and text.strip()[:1] == "{":
-        _json(text)  # vLLM takes a broken object for a plain text
+        parse_json(text)  # vLLM takes a broken object for a plain text
     if option.choices and value not in option.action.choices:
         same = [c for c in option.action.choices if str(c).lower() == str(value).lower()]
         if len(same) != 1:
@@ -388,14 +422,19 @@ def _one(option: Option, text: str) -> Any:
     return value
 
 
-def _unknown(error: Exception) -> str | None:
-    """Name the options of a line that vLLM does not have, and never their values."""
+def _refused(error: Exception) -> str:
+    """Put in words why vLLM's parser refused a line, and repeat no value it did not understand."""
     message = str(error)
-    if not message.startswith("unrecognized arguments:"):
-        return None
-    names = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
-    hint = nearest(variable(names[0]), by_variable()) if names else ""
-    return f"vLLM has no option {', '.join(names) or 'for what is left over'}.{hint}".rstrip(".")
+    if message.startswith("unrecognized arguments:"):
+        names = [word.split("=")[0] for word in message.split()[2:] if word.startswith("-")]
+        if not names:
+            return "vLLM has no option for some of its words"
+        hint = nearest(variable(names[0]), by_variable())
+        return f"vLLM has no option {', '.join(names)}{'.' if hint else ''}{hint}"
+    found = re.match(r"argument (?:\S*/)?(--[a-z0-9-]+)\S*: invalid \S+ value: (.*)", message)
+    if found and (option := by_variable().get(variable(found[1]))) and not option.choices:
+        return f"{found[1]} {hide(found[2])} is not a {option.kind}"
+    return first_line(error)
 
 
 def _why(option: Option, text: str, error: Exception) -> str:
@@ -403,16 +442,19 @@ def _why(option: Option, text: str, error: Exception) -> str:
         return f"is not a {option.kind.removeprefix('list of ').removesuffix('s')}"
     if "number" in option.kind:
         return "is not a number"
-    if hasattr(error.__cause__, "errors"):  # pydantic's ValidationError
-        first = error.__cause__.errors()[0]
+    found: Any = error.__cause__
+    if hasattr(found, "errors"):  # pydantic's ValidationError, whose text repeats the value
+        first = found.errors()[0]
         if first["type"] != "json_invalid":
             where = ".".join(map(str, first["loc"]))
-            return f"is not understood by vLLM: {where}: {hide(first['msg'])}"
-    _json(text)
+            said = first_line(ValueError(first["msg"]))
+            return f"is not understood by vLLM: {where}: {said}"
+    parse_json(text)
     return f"is not understood by vLLM: {words(error)}"
 
 
-def _json(text: str) -> Any:
+def parse_json(text: str) -> Any:
+    """Return a JSON value. Raises ValueError with the end of a sentence."""
     try:
         return json.loads(text)
     except json.JSONDecodeError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from worker.batching import BatchSizes
-from worker.errors import RequestError, nearest
+from worker.errors import RequestError, nearest, shown
 
 SHAPES = (
     'The input must be an object of one of these shapes: {"prompt": "…"} or '
@@ -48,7 +48,7 @@ class RouteRequest:
 
     @property
     def stream(self) -> bool:
-        return isinstance(self.body, dict) and self.body.get("stream") is True
+        return isinstance(self.body, dict) and _truth(self.body.get("stream")) is True
 
 
 @dataclass(frozen=True)
@@ -84,6 +84,8 @@ def read(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
             "The input holds half of a surrogate pair, which no UTF-8 text can hold: a character "
             "outside the basic plane, such as an emoji, was cut in two."
         ) from None
+    except RecursionError:
+        raise RequestError("The input is nested too deeply.") from None
     for reader in (_read_openai, _read_route, _read_native):
         request = reader(str(job.get("id", "")), given, sizes)
         if request is not None:
@@ -94,8 +96,13 @@ def read(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
 
 def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
     if "openai_route" not in given:
+        if given.get("openai_input") is not None:
+            raise RequestError(
+                'openai_input needs openai_route beside it, such as "/v1/chat/completions".',
+                param="openai_route",
+            )
         return None
-    _only(given, ("openai_route", "openai_input", *BATCH_KEYS))
+    _only(given, ("openai_route", "openai_input", *BATCH_KEYS), body="openai_input")
     path = _path(given, "openai_route")
     body = given.get("openai_input")
     return RouteRequest(job_id, _sizes(given, sizes), path, None, body)
@@ -104,11 +111,13 @@ def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
 def _read_route(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
     if "route" not in given:
         return None
-    _only(given, ("route", "method", "body", *BATCH_KEYS))
+    _only(given, ("route", "method", "body", *BATCH_KEYS), body="body")
     path = _path(given, "route")
     method = given.get("method")
     if method is not None and not (isinstance(method, str) and method.isalpha()):
-        raise RequestError(f"method={method!r} is not an HTTP method.", param="method")
+        raise RequestError(
+            f'method={shown(method)} is not an HTTP method, such as "POST".', param="method"
+        )
     method = method and method.upper()
     return RouteRequest(job_id, _sizes(given, sizes), path, method, given.get("body"))
 
@@ -150,8 +159,8 @@ def _messages(value: Any) -> list[Any]:
         or not all(isinstance(message, dict) and "role" in message for message in value)
     ):
         raise RequestError(
-            "messages must be a list of at least one message, each an object with a role and a "
-            'content: [{"role": "user", "content": "…"}].',
+            "messages must be one conversation: a list of at least one message, each an object "
+            'with a role and a content: [{"role": "user", "content": "…"}].',
             param="messages",
         )
     return value
@@ -172,7 +181,11 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
 
 
 def _is_token_ids(value: Any) -> bool:
-    return isinstance(value, list) and bool(value) and all(type(item) is int for item in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(type(item) is int and item >= 0 for item in value)
+    )
 
 
 def _model(given: dict[str, Any]) -> str | None:
@@ -194,7 +207,7 @@ def _path(given: dict[str, Any], key: str) -> str:
     plain = isinstance(path, str) and path and path.isprintable() and " " not in path
     if not plain or "://" in path or "\\" in path or path.startswith("//") or ".." in path:
         raise RequestError(
-            f'{key}={path!r} is not a route. A route is a path, such as "/v1/chat/completions".',
+            f'{key}={shown(path)} is not a route: a route is a path, such as "/v1/models".',
             code=404,
             param=key,
         )
@@ -208,11 +221,11 @@ def _sizes(given: dict[str, Any], default: BatchSizes) -> BatchSizes:
     for key in BATCH_KEYS[:2]:
         if given.get(key) is not None and (type(given[key]) is not int or given[key] < 1):
             raise RequestError(
-                f"{key}={given[key]!r} is not a whole number of at least 1.", param=key
+                f"{key}={shown(given[key])} is not a whole number of at least 1.", param=key
             )
     if growth is not None and (type(growth) not in (int, float) or not 1 <= growth < 1e9):
         raise RequestError(
-            f"batch_size_growth_factor={growth!r} is not a number of at least 1.",
+            f"batch_size_growth_factor={shown(growth)} is not a number of at least 1.",
             param="batch_size_growth_factor",
         )
     if low is not None and high is not None and low > high:
@@ -225,25 +238,37 @@ def _sizes(given: dict[str, Any], default: BatchSizes) -> BatchSizes:
 
 
 def _bool(given: dict[str, Any], key: str) -> bool:
-    value = given.get(key)
+    truth = _truth(given.get(key))
+    if truth is None:
+        raise RequestError(f"{key}={shown(given[key])} is neither true nor false.", param=key)
+    return truth
+
+
+def _truth(value: Any) -> bool | None:
     # A form sends text, and "false" is true in Python.
     text = str(value).lower()
     if value in (None, False, 0) or text in ("false", "0", "no", "off", ""):
         return False
     if value in (True, 1) or text in ("true", "1", "yes", "on"):
         return True
-    raise RequestError(f"{key}={value!r} is neither true nor false.", param=key)
+    return None
 
 
-def _only(given: dict[str, Any], known: tuple[str, ...]) -> None:
+def _only(given: dict[str, Any], known: tuple[str, ...], body: str = "sampling_params") -> None:
+    """Refuse a key that is not known; `body` is where the fields of the request itself belong."""
     for key in given:
-        if key not in known:
-            from worker.sampling import NAMES
+        if key in known:
+            continue
+        if body == "sampling_params":
+            from worker import sampling
 
-            if key in NAMES and "sampling_params" in known:
+            if key in sampling.names():
                 raise RequestError(f'{key} belongs in "sampling_params".', param=key)
-            raise RequestError(_unknown(key, known).strip() + f" Known: {', '.join(known)}.")
+        raise RequestError(
+            f"{_unknown(key, known).strip()} "
+            f'Known: {", ".join(known)}; anything else belongs in "{body}".'
+        )
 
 
 def _unknown(key: str, known: tuple[str, ...]) -> str:
-    return f" The input has an unknown key {key!r}.{nearest(key, known)}"
+    return f" The input has an unknown key {shown(key)}.{nearest(key, known)}"

@@ -14,10 +14,9 @@ import argparse
 import dataclasses
 import importlib.util
 import json
-import math
 import re
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -26,12 +25,17 @@ from typing import Any
 from worker import options
 from worker.errors import SettingsError
 from worker.options import Option, show
+from worker.variables import (
+    ALIASES,
+    CONFIG_FILE,
+    EXTRA_ARGS,
+    NETWORK_VOLUME,
+    RETIRED,
+    VARIABLES,
+)
 
 ENVIRONMENT = "environment"
 IMAGE = "image"
-EXTRA_ARGS = "VLLM_EXTRA_ARGS"
-CONFIG_FILE = "VLLM_CONFIG_FILE"
-NETWORK_VOLUME = "/runpod-volume"
 
 
 @dataclass(frozen=True)
@@ -135,285 +139,10 @@ class Findings:
         self.problems.append(f"{name}={show(name, value)!r} {why}")
 
 
-@dataclass(frozen=True)
-class Variable:
-    """One of the worker's own variables; its default and type are those of the field."""
-
-    name: str
-    field: str | None
-    meaning: str
-    least: float | None = None
-    aliases: tuple[str, ...] = ()
-
-    @property
-    def default(self) -> Any:
-        return getattr(Settings, self.field) if self.field else None
-
-    @property
-    def kind(self) -> str:
-        kinds = {bool: "switch", int: "whole number", float: "number", tuple: "list"}
-        return kinds.get(type(self.default), "text")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name, *self.aliases)
-
-    def read(self, text: str) -> Any:
-        """Return the value. Raises ValueError with the end of a sentence."""
-        match self.kind:
-            case "switch":
-                return options.boolean(text)
-            case "list":
-                return _routes(text)
-            case "text":
-                return text
-        number = _number(text, int if self.kind == "whole number" else float)
-        if number is None or not math.isfinite(number):
-            raise ValueError(f"is not a {self.kind}")
-        if self.least is not None and number < self.least:
-            raise ValueError(f"must be at least {self.least:g}")
-        return number
-
-
-VARIABLES = (
-    Variable(
-        "MAX_CONCURRENCY",
-        "max_concurrency",
-        "How many jobs the worker works on at once.",
-        least=1,
-    ),
-    Variable(
-        "DEFAULT_BATCH_SIZE",
-        "max_batch_size",
-        "The most tokens that one post of a stream carries.",
-        least=1,
-    ),
-    Variable(
-        "DEFAULT_MIN_BATCH_SIZE",
-        "min_batch_size",
-        "The tokens of a stream's first post.",
-        least=1,
-        aliases=("MIN_BATCH_SIZE",),
-    ),
-    Variable(
-        "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
-        "batch_size_growth_factor",
-        "How much larger each post is than the one before: 1, 3, 9, 27, 50, 50, … by default.",
-        least=1,
-        aliases=("BATCH_SIZE_GROWTH_FACTOR",),
-    ),
-    Variable(
-        "MAX_BATCH_DELAY_MS",
-        "max_batch_delay_ms",
-        "How long a token may wait for its batch to fill, in milliseconds. "
-        "0: as long as it takes, and every post has exactly its size.",
-        least=0,
-    ),
-    Variable(
-        "DEFAULT_MAX_TOKENS",
-        "default_max_tokens",
-        "How long a native answer may get where neither the job nor the model says so.",
-        least=1,
-    ),
-    Variable(
-        "RAW_OPENAI_OUTPUT",
-        "raw_openai_output",
-        "Stream OpenAI answers as the text of server-sent events, which OpenAI's clients need. "
-        "0: as lists of parsed objects.",
-    ),
-    Variable(
-        "OPENAI_ERRORS_AS_OUTPUT",
-        "openai_errors_as_output",
-        "1: a failed OpenAI job ends COMPLETED with the error as its output, instead of FAILED.",
-    ),
-    Variable(
-        "MAX_RESULT_MB",
-        "max_result_mb",
-        "The largest result a job may have, in megabytes. RunPod refuses larger ones.",
-        least=1,
-    ),
-    Variable(
-        "EXTRA_ROUTES",
-        "extra_routes",
-        "More of vLLM's routes to open to jobs, such as `/v1/load_lora_adapter`.",
-    ),
-    Variable(
-        "BASE_PATH",
-        None,
-        "Where models are stored, in `huggingface-cache`. "
-        f"By default `{NETWORK_VOLUME}` where there is one.",
-    ),
-    Variable("HF_TOKEN", None, "The Hugging Face token for gated and private models."),
-    Variable(CONFIG_FILE, None, "A YAML file of vLLM's options, as for `vllm serve --config`."),
-    Variable(
-        EXTRA_ARGS,
-        None,
-        "More of vLLM's command line, such as `--max-model-len 8k`. It overrides everything else.",
-    ),
-)
-
-ALIASES = {
-    "MODEL_NAME": "MODEL",
-    "MODEL_REVISION": "REVISION",
-    "MAX_MODEL_LENGTH": "MAX_MODEL_LEN",
-    "TOKENIZER_NAME": "TOKENIZER",
-    "CUSTOM_CHAT_TEMPLATE": "CHAT_TEMPLATE",
-    "OPENAI_SERVED_MODEL_NAME_OVERRIDE": "SERVED_MODEL_NAME",
-    "OPENAI_RESPONSE_ROLE": "RESPONSE_ROLE",
-}
-
-
-@dataclass(frozen=True)
-class Retired:
-    """A name that has lost its meaning: what to say, and what it becomes where that is plain.
-
-    `becomes` turns the value into values of vLLM's options; dicts for the same one are joined.
-    """
-
-    name: str
-    advice: str
-    becomes: Callable[[str], dict[str, Any]] = lambda _: {}
-
-
-def _log_requests(text: str) -> dict[str, Any]:
-    return {"ENABLE_LOG_REQUESTS": "false" if options.boolean(text) else "true"}
-
-
-def _ray(text: str) -> dict[str, Any]:
-    return {"DISTRIBUTED_EXECUTOR_BACKEND": "ray"} if options.boolean(text) else {}
-
-
-def _task(text: str) -> dict[str, Any]:
-    runner = {"RUNNER": "pooling"}
-    return {
-        "generate": {"RUNNER": "generate"},
-        "embed": {**runner, "CONVERT": "embed"},
-        "embedding": {**runner, "CONVERT": "embed"},
-        "classify": {**runner, "CONVERT": "classify"},
-        "score": {**runner, "CONVERT": "classify"},
-        "reward": runner,
-    }.get(text.strip().lower(), {})
-
-
-def _rope(key: str) -> Callable[[str], dict[str, Any]]:
-    def becomes(text: str) -> dict[str, Any]:
-        value = json.loads(text)
-        value = value if key == "rope_scaling" else {key: value}
-        return {"HF_OVERRIDES": {"rope_parameters": value}} if value else {}
-
-    return becomes
-
-
-def _speculative(key: str) -> Callable[[str], dict[str, Any]]:
-    def becomes(text: str) -> dict[str, Any]:
-        if text.strip() == "[ngram]":
-            return {"SPECULATIVE_CONFIG": {"method": "ngram"}}
-        value = text if key in ("model", "quantization") else int(text)
-        return {"SPECULATIVE_CONFIG": {key: value}} if value else {}
-
-    return becomes
-
-
-def _gone(advice: str, *names: str) -> tuple[Retired, ...]:
-    return tuple(Retired(name, advice) for name in names)
-
-
-_IN_SPECULATIVE_CONFIG = "it is part of SPECULATIVE_CONFIG now, and applied there"
-_ROPE_ADVICE = (
-    'it is part of HF_OVERRIDES now, and applied there as {"rope_parameters": …}, '
-    "which replaces the model's own: give its rope_theta too"
-)
-
-RETIRED = {
-    row.name: row
-    for row in (
-        Retired(
-            "DISABLE_LOG_REQUESTS",
-            "requests are not logged unless ENABLE_LOG_REQUESTS is on; its inverse is applied there",
-            _log_requests,
-        ),
-        Retired("TASK", "RUNNER and CONVERT say it now, and it is applied there", _task),
-        Retired("ROPE_SCALING", _ROPE_ADVICE, _rope("rope_scaling")),
-        Retired("ROPE_THETA", _ROPE_ADVICE, _rope("rope_theta")),
-        Retired(
-            "WORKER_USE_RAY", "DISTRIBUTED_EXECUTOR_BACKEND=ray says it now, and is applied", _ray
-        ),
-        Retired(
-            "ENGINE_USE_RAY", "DISTRIBUTED_EXECUTOR_BACKEND=ray says it now, and is applied", _ray
-        ),
-        *(
-            Retired(name, _IN_SPECULATIVE_CONFIG, _speculative(key))
-            for name, key in {
-                "SPECULATIVE_MODEL": "model",
-                "NUM_SPECULATIVE_TOKENS": "num_speculative_tokens",
-                "NGRAM_PROMPT_LOOKUP_MAX": "prompt_lookup_max",
-                "NGRAM_PROMPT_LOOKUP_MIN": "prompt_lookup_min",
-                "SPECULATIVE_DRAFT_TENSOR_PARALLEL_SIZE": "draft_tensor_parallel_size",
-                "SPECULATIVE_MAX_MODEL_LEN": "max_model_len",
-                "SPECULATIVE_MODEL_QUANTIZATION": "quantization",
-            }.items()
-        ),
-        *_gone(
-            "set SPECULATIVE_CONFIG instead",
-            "NUM_LOOKAHEAD_SLOTS",
-            "SPECULATIVE_DISABLE_BY_BATCH_SIZE",
-            "SPEC_DECODING_ACCEPTANCE_METHOD",
-            "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_ALPHA",
-            "TYPICAL_ACCEPTANCE_SAMPLER_POSTERIOR_THRESHOLD",
-        ),
-        *_gone(
-            'set STRUCTURED_OUTPUTS_CONFIG instead, such as {"backend": "xgrammar"}',
-            "GUIDED_DECODING_BACKEND",
-            "GUIDED_DECODING_DISABLE_FALLBACK",
-            "GUIDED_DECODING_DISABLE_ANY_WHITESPACE",
-            "GUIDED_DECODING_DISABLE_ADDITIONAL_PROPERTIES",
-        ),
-        *_gone("vLLM swaps no more; KV_OFFLOADING_SIZE is the nearest", "SWAP_SPACE"),
-        *_gone("vLLM swaps no more and always recomputes", "PREEMPTION_MODE"),
-        *_gone("vLLM finds the device itself", "DEVICE"),
-        *_gone("set GPU_MEMORY_UTILIZATION or TENSOR_PARALLEL_SIZE instead", "VLLM_CPU_FRACTION"),
-        *_gone(
-            "set MAX_CUDAGRAPH_CAPTURE_SIZE instead; it counts sequences, not tokens",
-            "MAX_CONTEXT_LEN_TO_CAPTURE",
-            "MAX_SEQ_LEN_TO_CAPTURE",
-        ),
-        *_gone(
-            "vLLM schedules by itself; MAX_NUM_BATCHED_TOKENS is the nearest",
-            "SCHEDULER_DELAY_FACTOR",
-            "NUM_SCHEDULER_STEPS",
-            "MULTI_STEP_STREAM_OUTPUTS",
-            "MAX_NUM_PARTIAL_PREFILLS",
-            "MAX_LONG_PARTIAL_PREFILLS",
-        ),
-        *_gone(
-            "set RENDERER_NUM_WORKERS instead",
-            "TOKENIZER_POOL_SIZE",
-            "TOKENIZER_POOL_TYPE",
-            "TOKENIZER_POOL_EXTRA_CONFIG",
-        ),
-        *_gone("set REASONING_PARSER alone", "ENABLE_REASONING"),
-        *_gone("set POOLER_CONFIG instead", "OVERRIDE_POOLER_CONFIG"),
-        *_gone("set CUDAGRAPH_CAPTURE_SIZES instead", "CUDA_GRAPH_SIZES"),
-        *_gone("set MM_PROCESSOR_CACHE_GB=0 instead", "DISABLE_MM_PREPROCESSOR_CACHE"),
-        *_gone("set LORA_MODULES instead", "QLORA_ADAPTER_NAME_OR_PATH"),
-        *_gone(
-            "vLLM has dropped it, and nothing replaces it",
-            "USE_V2_BLOCK_MANAGER",
-            "DISABLE_ASYNC_OUTPUT_PROC",
-            "ENABLE_PROMPT_ADAPTER",
-            "MAX_PROMPT_ADAPTERS",
-            "MAX_PROMPT_ADAPTER_TOKEN",
-            "LORA_EXTRA_VOCAB_SIZE",
-            "LONG_LORA_SCALING_FACTORS",
-            "QUANTIZATION_PARAM_PATH",
-        ),
-    )
-}
-
 # Names that belong to others: a likeness to one of ours is an accident.
 _OTHERS = re.compile(
-    r"(RUNPOD|VLLM|HF|HUGGING_?FACE|TRANSFORMERS|CUDA|NVIDIA|NV|NCCL|TORCH|PYTORCH|TRITON|RAY|OMP|MKL"
-    r"|PIP|PYTHON|UV|CONDA|LC|XDG|SSH|KUBERNETES|AWS|GOOGLE|AZURE|GIT|DEBIAN|TOKENIZERS)_?.*|.{1,5}"
+    r"(RUNPOD|VLLM|HF|HUGGING_?FACE|TRANSFORMERS|TOKENIZERS|CUDA|NVIDIA|NV|NCCL|TORCH|PYTORCH|TRITON"
+    r"|RAY|OMP|MKL|PIP|UV|CONDA|LC|XDG|SSH|KUBERNETES|AWS|GOOGLE|AZURE|GIT)_.*|PYTHON.*|.{1,7}"
 )
 
 
@@ -426,7 +155,7 @@ def process_environ(environ: Mapping[str, str]) -> dict[str, str | None]:
     # the others are our names in vLLM's namespace, and vLLM complains about names it does not know.
     taken = ("VLLM_API_KEY", CONFIG_FILE, EXTRA_ARGS, "VLLM_CPU_FRACTION")
     changes: dict[str, str | None] = {name: None for name in taken if name in environ}
-    base = environ.get("BASE_PATH", "")
+    base = environ.get("BASE_PATH", "").strip()
     if options.is_unset(base):
         base = NETWORK_VOLUME if Path(NETWORK_VOLUME).is_dir() else ""
     if base and not environ.get("HF_HOME"):
@@ -498,22 +227,23 @@ def _put(values: dict[str, Given], key: str, new: Given, found: Findings) -> Non
 def _retired_and_vllm(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
     """Read vLLM's options of the environment, and below them what retired names become."""
     values = _vllm(environ, ENVIRONMENT, found)
-    for name, becomes in _retired(environ, found).items():
-        option, sources, value = options.by_variable()[name], becomes[0], becomes[1]
-        now = values.get(option.dest)
-        if isinstance(value, dict):
-            value = {**value, **(now.value if now and isinstance(now.value, dict) else {})}
+    for name, old in _retired(environ, found).items():
+        option = options.by_variable()[name]
+        now, value = values.get(option.dest), old.value
+        if name == "HF_OVERRIDES" and now and isinstance(now.value, dict):
+            values[option.dest] = Given(name, {**value, **now.value}, f"{now.source}, {old.source}")
+        elif now is None and isinstance(value, dict):
             # Leftovers of a form, without a model or a method, must not switch speculation on.
             if name != "SPECULATIVE_CONFIG" or {"model", "method"} & value.keys():
-                values[option.dest] = Given(name, value, sources)
+                values[option.dest] = old
         elif now is None:
-            values[option.dest] = Given(name, options.read(option, value), sources)
+            values[option.dest] = Given(name, options.read(option, value), old.source)
     return values
 
 
-def _retired(environ: Mapping[str, str], found: Findings) -> dict[str, tuple[str, Any]]:
-    """Warn of retired names. Return what they become: where from, and the value."""
-    result: dict[str, tuple[str, Any]] = {}
+def _retired(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
+    """Warn of retired names. Return what they become, by the variable that replaces them."""
+    result: dict[str, Given] = {}
     for name, row in RETIRED.items():
         text = environ.get(name, "")
         if not text.strip() or name in _variables():
@@ -521,16 +251,25 @@ def _retired(environ: Mapping[str, str], found: Findings) -> dict[str, tuple[str
         found.warnings.append(f"{name} is retired: {row.advice}.")
         try:
             becomes = {} if options.is_unset(text) else row.becomes(text)
-        except ValueError:
-            found.warnings.append(f"{name}={show(name, text)!r} is not understood, and ignored.")
+        except ValueError as error:
+            found.bad(name, text, error)
             continue
         for successor, value in becomes.items():
-            source, old = result.get(successor, ("", None))
-            joined = {**old, **value} if isinstance(old, dict) else value
-            if successor == "HF_OVERRIDES" and isinstance(old, dict):
-                joined = {"rope_parameters": {**old["rope_parameters"], **value["rope_parameters"]}}
-            result[successor] = (", ".join(filter(None, [source, name])), joined)
+            old = result.get(successor)
+            source = f"{old.source}, {name}" if old else name
+            value = _joined(old.value, value) if old and isinstance(value, dict) else value
+            result[successor] = Given(successor, value, source)
     return result
+
+
+def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Join two objects, and the objects in them."""
+    both = {
+        key: _joined(old[key], new[key])
+        for key in old.keys() & new.keys()
+        if isinstance(old[key], dict)
+    }
+    return {**old, **new, **both}
 
 
 def _config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
@@ -588,10 +327,12 @@ def _check(given: Mapping[str, Given], found: Findings) -> None:
         value, known = given[dest].value, options.registered(dest)
         plugin = given.get(dest.replace("_call", "") + "_plugin")
         if value.lower() not in known and value not in known and not plugin:
-            found.bad(given[dest].name, value, f"must be one of {', '.join(known)}")
-    if template := given.get("chat_template"):
-        if template.value and (why := options.template_problem(template.value)):
-            found.bad(template.name, template.value, why)
+            because = given[dest].source
+            because = f"({because}) " if because.startswith("implied") else ""
+            found.bad(given[dest].name, value, f"{because}must be one of {', '.join(known)}")
+    template = given.get("chat_template")
+    if template and template.value and (why := options.template_problem(template.value)):
+        found.bad(template.name, template.value, why)
     if "lora_modules" in given:
         _check_adapters(given, found)
 
@@ -608,7 +349,7 @@ def _check_adapters(given: Mapping[str, Given], found: Findings) -> None:
         f"{adapters.name} names two adapters {name!r}" for name in sorted(_twice(names))
     )
     for adapter in adapters.value or ():
-        path = Path(adapter.path)
+        path = Path(adapter.path).expanduser()
         if not (path.exists() or adapter.path.startswith(("/", "./", "../", "~"))):
             continue  # a repository of the hub
         who = f"{adapters.name}: adapter {adapter.name!r}"
@@ -622,15 +363,10 @@ def _check_adapters(given: Mapping[str, Given], found: Findings) -> None:
 
 
 def _check_batches(own: Mapping[str, Given], found: Findings) -> None:
-    sizes = [own.get(name, Given("", getattr(Settings, name), "")) for name in _SIZES]
-    if sizes[0].value > sizes[1].value:
-        found.problems.append(
-            f"{sizes[0].name or _SIZES['min_batch_size']}={sizes[0].value} is more than "
-            f"{sizes[1].name or _SIZES['max_batch_size']}={sizes[1].value}"
-        )
-
-
-_SIZES = {"min_batch_size": "DEFAULT_MIN_BATCH_SIZE", "max_batch_size": "DEFAULT_BATCH_SIZE"}
+    least = own.get("min_batch_size", Given("DEFAULT_MIN_BATCH_SIZE", Settings.min_batch_size, ""))
+    most = own.get("max_batch_size", Given("DEFAULT_BATCH_SIZE", Settings.max_batch_size, ""))
+    if least.value > most.value:
+        found.problems.append(f"{least.name}={least.value} is more than {most.name}={most.value}")
 
 
 def _suspect(environ: Mapping[str, str], found: Findings) -> None:
@@ -652,7 +388,7 @@ def _suspect(environ: Mapping[str, str], found: Findings) -> None:
     for name in sorted(environ.keys() - known - options.environment()):
         others = _OTHERS.fullmatch(name) or name in options.by_variable()
         candidates = ours if name.startswith("VLLM_") else () if others else known
-        near = [word for word in candidates if abs(len(word) - len(name)) <= 2]
+        near = [word for word in sorted(candidates) if abs(len(word) - len(name)) <= 2]
         for match in get_close_matches(name, near, n=1, cutoff=0.88):
             found.warnings.append(f"{name} is no setting. Did you mean {match}?")
 
@@ -676,25 +412,10 @@ def _own_rows(own: Mapping[str, Given]) -> Iterable[Row]:
 
 
 def _vllm_rows(given: Mapping[str, Given]) -> Iterable[Row]:
-    for dest, option in options.options().items():
+    for dest, option in sorted(options.options().items(), key=lambda pair: pair[0] != "model"):
         if dest in given and (dest == "model" or given[dest].value != option.default):
             value = given[dest]
-            yield Row(value.name, show(value.name, value.value), value.source)
-
-
-def _routes(text: str) -> tuple[str, ...]:
-    routes = options.items(text)
-    for route in routes:
-        if not route.startswith("/"):
-            raise ValueError("must be paths that start with /")
-    return tuple(routes)
-
-
-def _number(text: str, kind: Callable[[str], float]) -> float | None:
-    try:
-        return kind(text)
-    except ValueError:
-        return None
+            yield Row(value.name, show(value.name, value.value, option.default), value.source)
 
 
 def _twice(names: list[str]) -> set[str]:

@@ -30,7 +30,11 @@ def openai(route, body):
     words = body["messages"][-1]["content"].split(" ")
     if body.get("stream"):
         return [sse({"delta": {"content": word + " "}}) for word in words] + ["data: [DONE]\n\n"]
-    return [completion("chat.completion", {"message": {"role": "assistant", "content": " ".join(words)}})]
+    return [
+        completion(
+            "chat.completion", {"message": {"role": "assistant", "content": " ".join(words)}}
+        )
+    ]
 
 
 def sse(choice):

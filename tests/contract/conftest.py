@@ -1,0 +1,90 @@
+"""The engines of the contract tests: each configuration is started once a session."""
+
+import concurrent.futures
+import json
+from collections.abc import Iterator
+
+import models
+import pytest
+from local_endpoint import Record
+from served import Served, serve
+
+FIRST_JOBS = 20
+CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
+FIRST_INPUTS = (
+    {"openai_route": "/v1/chat/completions", "openai_input": CHAT},
+    {"openai_route": "/v1/chat/completions", "openai_input": CHAT | {"stream": True}},
+    {"openai_route": "/v1/completions", "openai_input": {"prompt": "Hello", "max_tokens": 5}},
+    {"openai_route": "/v1/models"},
+    {"openai_route": "/v1/responses", "openai_input": {"input": "Hello", "max_output_tokens": 5}},
+    {"openai_route": "/v1/messages", "openai_input": CHAT},
+    {"route": "/tokenize", "body": {"prompt": "Hello"}},
+    {"route": "/detokenize", "body": {"tokens": [10, 11, 12]}},
+    {"route": "/health"},
+    {"route": "/metrics"},
+)
+
+pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.fixture(scope="session")
+def tiny_and_its_first_jobs() -> Iterator[tuple[Served, list[Record]]]:
+    """The tiny model with an adapter, and what became of the 20 jobs that were its first."""
+    adapters = [{"name": "adapter", "path": str(models.path("tiny-lora"))}]
+    environ = {
+        "MODEL_NAME": str(models.path("tiny")),
+        "SERVED_MODEL_NAME": "tiny,also-tiny",
+        "ENABLE_LORA": "true",
+        "LORA_MODULES": json.dumps(adapters),
+        "MAX_BATCH_DELAY_MS": "0",
+        "MAX_CONCURRENCY": "64",
+        "HF_TOKEN": "hf_secretsecretsecret",
+    }
+    with serve(environ) as served:
+        inputs = [FIRST_INPUTS[i % len(FIRST_INPUTS)] for i in range(FIRST_JOBS)]
+        with concurrent.futures.ThreadPoolExecutor(FIRST_JOBS) as pool:
+            records = list(pool.map(served.run, inputs))
+        yield served, records
+
+
+@pytest.fixture(scope="session")
+def tiny(tiny_and_its_first_jobs: tuple[Served, list[Record]]) -> Served:
+    return tiny_and_its_first_jobs[0]
+
+
+@pytest.fixture(scope="session")
+def first_jobs(tiny_and_its_first_jobs: tuple[Served, list[Record]]) -> list[Record]:
+    return tiny_and_its_first_jobs[1]
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Iterator[Served]:
+    """A real chat model with the defaults of batching."""
+    with serve({"MODEL_NAME": str(models.path("smollm2-135m-instruct"))}) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def embedding() -> Iterator[Served]:
+    """A pooling model."""
+    environ = {"MODEL_NAME": str(models.path("tiny-embedding")), "SERVED_MODEL_NAME": "embedder"}
+    with serve(environ) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def unusual() -> Iterator[Served]:
+    """The tiny model with the variables that change what callers see."""
+    environ = {
+        "MODEL_NAME": str(models.path("tiny")),
+        "MAX_MODEL_LEN": "64",
+        "RAW_OPENAI_OUTPUT": "0",
+        "OPENAI_ERRORS_AS_OUTPUT": "1",
+        "CUSTOM_CHAT_TEMPLATE": "{% for m in messages %}{{ m.content }}{% endfor %} and so",
+        "MAX_CONCURRENCY": "3",
+        "MAX_RESULT_MB": "1",
+        "EXTRA_ROUTES": "/ping",
+        "DEFAULT_MAX_TOKENS": "7",
+    }
+    with serve(environ) as served:
+        yield served

@@ -1,0 +1,113 @@
+"""A real worker process with a real engine behind a real local endpoint."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import local_endpoint
+import openai
+import psutil
+from local_endpoint import Knobs, LocalEndpoint, Record
+
+START_S = 240.0  # a cold machine compiles kernels; a warm one needs 20 s
+JOB_S = 60.0
+
+# What every engine of the tests has in common: small, exact, quick to start.
+ENVIRON = {
+    "DTYPE": "float32",
+    "ENFORCE_EAGER": "true",
+    "MAX_MODEL_LEN": "512",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+}
+
+
+@dataclass(frozen=True)
+class Served:
+    """A worker that takes jobs: `endpoint` to give them to, `process` to misuse, `log` to read."""
+
+    endpoint: LocalEndpoint
+    process: subprocess.Popen[bytes]
+    log_file: Path
+    home: Path
+
+    @property
+    def client(self) -> openai.OpenAI:
+        """The official client; it never retries, so that each failure is seen."""
+        return openai.OpenAI(
+            base_url=self.endpoint.openai_url,
+            api_key=self.endpoint.api_key,
+            max_retries=0,
+            timeout=JOB_S,
+        )
+
+    def run(self, job_input: Any, timeout_s: float = JOB_S) -> Record:
+        """Give the worker a job and wait for its end."""
+        return self.endpoint.wait_for_end(self.endpoint.submit(job_input), timeout_s)
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def family(self) -> list[psutil.Process]:
+        """Every process of the worker: itself, the engine's, the SDK's ping."""
+        main = psutil.Process(self.process.pid)
+        return [main, *main.children(recursive=True)]
+
+
+@contextlib.contextmanager
+def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Served]:
+    """Start a worker and wait until it takes jobs; afterwards nothing of it is left.
+
+    Raises RuntimeError with the end of its log when it dies or is late.
+    """
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        local_endpoint.serve(knobs or Knobs(stop_hold_s=5, take_hold_s=5)) as endpoint,
+    ):
+        home = Path(folder)
+        log_file = home / "worker.log"
+        clean = {k: v for k, v in os.environ.items() if k.startswith(("PATH", "LANG", "OPENBLAS"))}
+        with log_file.open("wb") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "worker"],
+                env=clean | ENVIRON | endpoint.worker_environ("worker-1", home) | dict(environ),
+                cwd=home,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        served = Served(endpoint, process, log_file, home)
+        family: list[psutil.Process] = []
+        try:
+            _wait_ready(served)
+            family = served.family()
+            yield served
+        finally:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                family += served.family()
+            for member in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            process.wait(10)
+
+
+def _wait_ready(served: Served) -> None:
+    deadline_s = time.monotonic() + START_S
+    while not served.endpoint.workers():
+        if served.process.poll() is not None:
+            raise RuntimeError(f"the worker died at its start:\n{served.log()[-4000:]}")
+        if time.monotonic() > deadline_s:
+            raise RuntimeError(f"the worker is late:\n{served.log()[-4000:]}")
+        time.sleep(0.1)
+
+
+def text(record: Record) -> str:
+    """Join what a native job wrote for its first choice."""
+    yields = record.done[-1].value["output"]
+    return "".join(token for one in yields for token in one["choices"][0]["tokens"])

@@ -1,0 +1,155 @@
+"""The basics of faults: stopped jobs, dead engines, bad starts."""
+
+import re
+import signal
+import time
+
+import models
+import psutil
+import pytest
+from local_endpoint import Status
+from served import Served, serve
+
+pytestmark = pytest.mark.timeout(400)
+
+ENDLESS = {"max_tokens": 450, "ignore_eos": True}
+
+
+def running_requests(served: Served) -> int:
+    metrics = served.run({"route": "/metrics"}).done[-1].value["output"][0]
+    found = re.search(r"^vllm:num_requests_running\{.*\} ([\d.]+)$", metrics, re.MULTILINE)
+    assert found is not None
+    return round(float(found[1]))
+
+
+def wait_until(condition, timeout_s: float = 20.0) -> None:
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS},
+        {"prompt": ["Hello", "you"], "sampling_params": ENDLESS | {"n": 2}},
+        {
+            "openai_route": "/v1/completions",
+            "openai_input": ENDLESS | {"prompt": "Hello", "stream": True},
+        },
+        {"openai_route": "/v1/completions", "openai_input": ENDLESS | {"prompt": "Hello"}},
+    ],
+    ids=["native stream", "native", "openai stream", "openai"],
+)
+def test_a_stopped_job_stops_generating(smollm2: Served, given: dict[str, object]) -> None:
+    """A stopped job's request leaves the engine at once, and its neighbour goes on to its end."""
+    neighbour = smollm2.endpoint.submit(
+        {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}
+    )
+    stopped = smollm2.endpoint.submit(given)
+    wait_until(lambda: running_requests(smollm2) >= 2)
+    cancel(smollm2, stopped)
+    wait_until(lambda: running_requests(smollm2) == 1, timeout_s=2.5)
+    record = smollm2.endpoint.wait_for_end(neighbour)
+
+    assert Status.COMPLETED == record.status
+    assert 450 == record.stream[-1].value["usage"]["output"]
+    assert () == smollm2.endpoint.record(stopped).done
+
+
+def cancel(served: Served, job_id: str) -> None:
+    import requests
+
+    reply = requests.post(
+        f"{served.endpoint.url}/cancel/{job_id}",
+        headers={"Authorization": f"Bearer {served.endpoint.api_key}"},
+        timeout=10,
+    )
+    assert 200 == reply.status_code
+
+
+def test_a_client_that_leaves_stops_its_job(smollm2: Served) -> None:
+    """Closing an OpenAI stream ends the generation behind it."""
+    stream = smollm2.client.completions.create(
+        model=smollm2.client.models.list().data[0].id,
+        prompt="Hello",
+        stream=True,
+        max_tokens=450,
+        extra_body={"ignore_eos": True},
+    )
+    next(iter(stream))
+    stream.close()
+
+    wait_until(lambda: running_requests(smollm2) == 0, timeout_s=5)
+
+
+def test_no_more_jobs_are_taken_than_wanted(unusual: Served) -> None:
+    """With MAX_CONCURRENCY=3 no fourth job is ever in the worker's hands."""
+    given = {"prompt": "Hello", "sampling_params": {"max_tokens": 50, "ignore_eos": True}}
+    for _ in range(12):
+        unusual.endpoint.submit(given)
+    most = 0
+    while sum(len(worker.jobs) for worker in unusual.endpoint.workers()) or most == 0:
+        most = max(most, *(len(worker.jobs) for worker in unusual.endpoint.workers()))
+        time.sleep(0.005)
+
+    assert 1 < most <= 3
+
+
+def test_a_dead_engine_fails_its_jobs_and_ends_the_worker() -> None:
+    """When the engine dies, jobs in hand fail with a sentence and every process is gone."""
+    with serve({"MODEL_NAME": str(models.path("tiny")), "MAX_MODEL_LEN": "2048"}) as served:
+        endless = {"max_tokens": 2000, "ignore_eos": True}
+        inputs = [
+            {"prompt": "Hello", "stream": True, "sampling_params": endless},
+            {"prompt": "Hello", "sampling_params": endless},
+            {"openai_route": "/v1/completions", "openai_input": endless | {"prompt": "Hello"}},
+            {
+                "openai_route": "/v1/completions",
+                "openai_input": endless | {"prompt": "Hello", "stream": True},
+            },
+        ]
+        jobs = [served.endpoint.submit(given) for given in inputs]
+        wait_until(lambda: served.endpoint.record(jobs[0]).stream)
+        family = served.family()
+        core = next(p for p in family if "EngineCore" in "".join(p.cmdline()))
+        core.kill()
+        code = served.process.wait(15)
+        records = [served.endpoint.record(job) for job in jobs]
+
+        assert 1 == code
+        assert [Status.FAILED] * 4 == [record.status for record in records]
+        assert all("engine stopped" in record.done[-1].value["error"] for record in records)
+        assert [] == [p for p in family if alive(p)]
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def test_sigterm_lets_jobs_finish() -> None:
+    """On SIGTERM the job in hand is delivered, then every process is gone, with code 0."""
+    with serve({"MODEL_NAME": str(models.path("tiny"))}) as served:
+        given = {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}
+        job = served.endpoint.submit(given)
+        wait_until(lambda: served.endpoint.record(job).stream)
+        family = served.family()
+        served.process.send_signal(signal.SIGTERM)
+        code = served.process.wait(30)
+
+        assert 0 == code
+        assert Status.COMPLETED == served.endpoint.record(job).status
+        assert [] == [p for p in family if alive(p)]
+
+
+def test_nothing_is_written_to_the_working_directory(tiny: Served) -> None:
+    """The worker leaves no file where it was started: on a network volume all workers share it."""
+    tiny.run({"prompt": "Hello"})
+
+    assert {"worker.log"} == {p.name for p in tiny.home.iterdir() if not p.name.startswith(".")}
+
+
+def test_no_secret_reaches_the_log(tiny: Served) -> None:
+    """The Hugging Face token is in no line of the worker's log."""
+    assert "secretsecret" not in tiny.log()

@@ -1,0 +1,247 @@
+"""`python -m local_endpoint`, as a process, as one uses it."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import requests
+
+from local_endpoint.supervisor import Progress
+
+ECHO = [sys.executable, str(Path(__file__).with_name("echo_worker.py"))]
+KEY = {"Authorization": "Bearer local-api-key"}
+
+
+class CommandLine:
+    """A run of the command; what it says is collected while it lives."""
+
+    def __init__(self, *arguments: str, directory: Path) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "local_endpoint", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**os.environ, "TMPDIR": str(directory)},
+        )
+        self.said = ""
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        with self.process.stdout as output:
+            while data := os.read(output.fileno(), 65536):
+                self.said += data.decode()
+
+    def wait_for(self, pattern: str, timeout_s: float = 20) -> re.Match[str]:
+        deadline_s = time.monotonic() + timeout_s
+        while not (found := re.search(pattern, self.said, re.DOTALL)):
+            assert time.monotonic() < deadline_s, self.said
+            time.sleep(0.02)
+        return found
+
+    def url(self) -> str:
+        return self.wait_for(r"base_url +(http://\S+)/openai/v1")[1]
+
+    def descendants(self) -> list[psutil.Process]:
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def wait(self, timeout_s: float = 10) -> int:
+        code = self.process.wait(timeout_s)
+        self._reader.join(timeout_s)
+        return code
+
+    def close(self) -> None:
+        left = self.descendants() if self.process.poll() is None else []
+        self.process.kill()
+        for process in left:
+            process.kill()
+        self.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., CommandLine]]:
+    runs: list[CommandLine] = []
+
+    def start(*arguments: str) -> CommandLine:
+        runs.append(CommandLine(*arguments, directory=tmp_path))
+        return runs[-1]
+
+    yield start
+    for run in runs:
+        run.close()
+
+
+def alive(processes: list[psutil.Process]) -> list[psutil.Process]:
+    return [
+        process
+        for process in processes
+        if process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    ]
+
+
+def test_hello(start) -> None:
+    """The command starts a worker, shows where the endpoint is, and streams a first answer."""
+    run = start("--port", "0", "--hello", "hello big world", "--", *ECHO)
+    run.wait_for("echo: hello big world")
+    run.wait_for("Ctrl-C")
+
+    assert "starting worker" in run.said
+    assert "api_key   local-api-key" in run.said
+    (curl,) = re.findall(r"  (curl .*?)\n\n", run.said, re.DOTALL)
+    told = subprocess.run(shlex.split(curl.replace("\\\n", "")), capture_output=True, timeout=10)
+    assert b"data: [DONE]" in told.stdout
+
+
+def test_ctrl_c_stops_everything(start) -> None:
+    """Ctrl-C ends all workers and their children, also when a job runs."""
+    run = start("--port", "0", "--workers", "2", "--", *ECHO)
+    job = {"input": {"yields": list(range(1000)), "pause_s": 1}}
+    requests.post(f"{run.url()}/run", json=job, headers=KEY, timeout=10)
+    processes = run.descendants()
+    assert len(processes) >= 4  # two workers, each with its heartbeat
+    started_s = time.monotonic()
+    run.process.send_signal(signal.SIGINT)
+
+    assert run.wait() == 0
+    assert time.monotonic() - started_s < 5
+    assert alive(processes) == []
+
+
+def test_stubborn_worker(start) -> None:
+    """SIGTERM does what Ctrl-C does; what ignores it is killed soon after, with its children."""
+    script = f"trap '' TERM; sleep 1000 & {shlex.join(ECHO)}"
+    run = start("--port", "0", "--", "sh", "-c", script)
+    run.url()
+    processes = run.descendants()
+    assert "sleep" in [process.name() for process in processes]
+    run.process.send_signal(signal.SIGTERM)
+
+    assert run.wait(5) == 0
+    assert alive(processes) == []
+
+
+def test_second_signal(start) -> None:
+    """A second Ctrl-C kills at once."""
+    script = f"trap '' TERM; sleep 1000 & {shlex.join(ECHO)}"
+    run = start("--port", "0", "--", "sh", "-c", script)
+    run.url()
+    processes = run.descendants()
+    run.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    run.process.send_signal(signal.SIGINT)
+
+    assert run.wait(1) == 1
+    time.sleep(0.1)
+    assert alive(processes) == []
+
+
+def test_killed_endpoint(start) -> None:
+    """A worker does not outlive an endpoint that is killed outright."""
+    run = start("--port", "0", "--", *ECHO)
+    run.url()
+    worker = run.descendants()[0]
+    run.process.kill()
+    run.wait()
+
+    assert psutil.wait_procs([worker], timeout=15)[1] == []
+
+
+def test_busy_port(start) -> None:
+    """A port in use is told in one sentence that names it and the flag to choose another."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        run = start("--port", str(port), "--", *ECHO)
+
+        assert run.wait() == 1
+        assert run.said == f"port {port} is in use: choose another with --port\n"
+
+
+def test_worker_that_leaves(start) -> None:
+    """A worker that ends before it is ready is told with its code and the end of its log."""
+    script = "print('phase: loading weights', flush=True)\n"
+    script += "import time; time.sleep(0.5)\n"
+    script += "for n in range(50): print('line', n)\nraise SystemExit(3)"
+    run = start("--port", "0", "--", sys.executable, "-c", script)
+
+    assert run.wait() == 1
+    assert re.search(r"^starting worker: loading weights \d+ s$", run.said, re.MULTILINE)
+    assert "the worker ended with exit code 3 before it was ready" in run.said
+    assert run.said.endswith("\n".join(f"  line {n}" for n in range(30, 50)) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--", "/no/such/command"], "cannot start /no/such/command: No such file or directory\n"),
+        (["--knob", "rtt=5"], "--knob: 'rtt=5' is not a knob and its value; did you mean rtt_ms="),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0: "),
+    ],
+)
+def test_wrong(start, arguments: list[str], sentence: str) -> None:
+    """What is wrong on the command line is told in a sentence, with exit code 1."""
+    run = start("--port", "0", *arguments)
+
+    assert run.wait() == 1
+    assert sentence in run.said
+    assert "Traceback" not in run.said
+
+
+def test_dead_worker_is_replaced(start) -> None:
+    """A worker that dies is told, and another takes its place and its job."""
+    run = start("--port", "0", "--", *ECHO)
+    url = run.url()
+    job = {"input": {"yields": list(range(20)), "pause_s": 0.05}}
+    job_id = requests.post(f"{url}/run", json=job, headers=KEY, timeout=10).json()["id"]
+    while not requests.get(f"{url}/stream/{job_id}", headers=KEY, timeout=10).json()["stream"]:
+        pass
+    run.descendants()[0].kill()
+    run.wait_for(r"worker local-1 was killed by SIGKILL .* restarting it")
+    run.wait_for("worker local-2 is ready")
+    answer = requests.get(f"{url}/status-sync/{job_id}", headers=KEY, timeout=20).json()
+
+    assert (answer["status"], answer["workerId"]) == ("COMPLETED", "local-2")
+    assert answer["output"] == list(range(20))
+
+
+def test_without_command(start, tmp_path: Path) -> None:
+    """Without a command the environment is printed with which a worker elsewhere can serve."""
+    run = start("--port", "0")
+    run.wait_for("Ctrl-C stops")
+    exports = "\n".join(line for line in run.said.splitlines() if line.startswith("export "))
+    script = f"{exports}\nexport HOME={tmp_path}\nexec {shlex.join(ECHO)}"
+    with subprocess.Popen(["sh", "-c", script], start_new_session=True) as worker:
+        try:
+            message = {"input": {"yields": ["a"]}}
+            answer = requests.post(f"{run.url()}/runsync", json=message, headers=KEY, timeout=20)
+        finally:
+            os.killpg(worker.pid, signal.SIGKILL)
+
+    assert answer.json()["output"] == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("is_tty", "expected"),
+    [
+        (True, "|\r\x1b[Kstarting worker 0 s|\r\x1b[Kstarting worker: loading 0 s|\r\x1b[K"),
+        (False, "|starting worker 0 s\n|starting worker: loading 0 s\n"),
+    ],
+)
+def test_progress(is_tty: bool, expected: str) -> None:
+    """Progress is redrawn in place on a terminal, and elsewhere a line for each phase."""
+    written: list[str] = []
+    with Progress(lambda text: written.append("|" + text), is_tty=is_tty) as progress:
+        for phase in ("", "", "loading", "loading"):
+            progress.phase(phase)
+
+    assert "".join(written) == expected

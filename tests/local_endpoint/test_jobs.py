@@ -1,0 +1,316 @@
+import pytest
+
+from local_endpoint.jobs import Job, Jobs, Status, Worker
+from local_endpoint.knobs import Knobs
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Bench:
+    """Jobs with a clock set by hand."""
+
+    def __init__(self, **knobs) -> None:
+        self.clock = Clock()
+        self.woken: list[str] = []
+        self.ended: list[tuple[str, Status]] = []
+        self.jobs = Jobs(
+            Knobs(**knobs),
+            self.clock,
+            self.woken.append,
+            lambda job: self.ended.append((job.id, job.status)),
+        )
+
+    def pass_time(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+        self.jobs.tick()
+
+    def running(self, worker_id: str = "w1", **submit) -> tuple[Job, Worker]:
+        job = self.jobs.submit("in", **submit)
+        worker = self.jobs.worker(worker_id)
+        assert self.jobs.take(worker) == [job]
+        return job, worker
+
+
+def statuses(job: Job) -> list[str]:
+    return [str(status) for _, status in job.history]
+
+
+def test_completed() -> None:
+    """A job goes from the queue through a worker's hands to its result, and each step is kept."""
+    bench = Bench()
+    job, worker = bench.running()
+    assert bench.jobs.complete(worker, job.id, ["a", "b"], size=9)
+
+    assert statuses(job) == ["IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
+    assert (job.output, job.has_output, job.error) == (["a", "b"], True, None)
+    assert bench.ended == [(job.id, Status.COMPLETED)]
+    assert worker.jobs == {}
+
+
+def test_failed() -> None:
+    """An error ends a job as FAILED with its text and without output."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.progress(worker, job.id, "half")
+    bench.jobs.fail(worker, job.id, "sorry")
+
+    assert (job.status, job.error, job.has_output) == (Status.FAILED, "sorry", False)
+
+
+def test_order() -> None:
+    """Jobs are taken in the order in which they came, and no more than asked for."""
+    bench = Bench()
+    jobs = [bench.jobs.submit(n) for n in range(5)]
+    worker = bench.jobs.worker("w1")
+
+    assert bench.jobs.take(worker, 3) == jobs[:3]
+    assert bench.jobs.take(worker, 3) == jobs[3:]
+
+
+def test_given_back() -> None:
+    """Jobs whose answer could not be written return to the front of the queue, in their order."""
+    bench = Bench()
+    jobs = [bench.jobs.submit(n) for n in range(3)]
+    bench.jobs.give_back(bench.jobs.take(bench.jobs.worker("w1"), 2))
+
+    assert bench.jobs.take(bench.jobs.worker("w2"), 3) == jobs
+    assert [job.lost for job in jobs] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("act", ["stream", "progress", "complete", "fail"])
+def test_only_the_holder(act: str) -> None:
+    """What another worker, or one that is too late, posts for a job changes nothing."""
+    bench = Bench()
+    job, worker = bench.running()
+    arguments = {"stream": (["x"], 1), "progress": ("x",), "complete": ("x",), "fail": ("x",)}[act]
+    post = getattr(bench.jobs, act)
+
+    assert not post(bench.jobs.worker("w2"), job.id, *arguments)
+    bench.jobs.cancel(job)
+    assert not post(worker, job.id, *arguments)
+    assert (job.status, job.chunks, job.has_output) == (Status.CANCELLED, [], False)
+
+
+def test_cancel_queued() -> None:
+    """A queued job that is cancelled is never taken, and no worker hears of it."""
+    bench = Bench()
+    job = bench.jobs.submit("in")
+    bench.jobs.cancel(job)
+    worker = bench.jobs.worker("w1")
+
+    assert job.status is Status.CANCELLED
+    assert bench.jobs.take(worker) == []
+    assert worker.stops == {}
+
+
+def test_cancel_finished() -> None:
+    """Cancelling a finished job leaves it as it is."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.complete(worker, job.id, 1)
+    bench.jobs.cancel(job)
+
+    assert job.status is Status.COMPLETED
+
+
+def test_stop_signals_repeat() -> None:
+    """A stop signal is sent at once, repeated no more than once a second, and ends with a done."""
+    bench = Bench(stop_repeat_s=1)
+    job, worker = bench.running()
+    bench.jobs.cancel(job)
+
+    assert bench.jobs.due_stops(worker) == [job.id]
+    bench.clock.now_s += 0.9
+    assert bench.jobs.due_stops(worker) == []
+    assert bench.jobs.next_stop_s(worker) == pytest.approx(1001.0)
+    bench.clock.now_s += 0.2
+    assert bench.jobs.due_stops(worker) == [job.id]
+    bench.jobs.complete(worker, job.id)
+    bench.clock.now_s += 2
+    assert bench.jobs.due_stops(worker) == []
+
+
+def test_stop_signals_end_with_a_ping() -> None:
+    """A stop signal lasts while the heartbeat names the job, and until it was sent once."""
+    bench = Bench(stop_repeat_s=0)
+    job, worker = bench.running()
+    bench.jobs.cancel(job)
+
+    bench.jobs.ping(worker, [])
+    assert bench.jobs.due_stops(worker) == [job.id]
+    bench.jobs.ping(worker, [job.id])
+    assert bench.jobs.due_stops(worker) == [job.id]
+    bench.jobs.ping(worker, [])
+    assert bench.jobs.due_stops(worker) == []
+
+
+@pytest.mark.parametrize("status", ["FAILED", "TIMED_OUT"])
+def test_execution_timeout(status: str) -> None:
+    """A job that runs too long ends with the platform's words, and its worker is told to stop."""
+    bench = Bench(exec_timeout_status=status)
+    job, worker = bench.running(policy=Jobs(Knobs(), Clock()).policy(execution_timeout_s=5))
+    bench.pass_time(4.9)
+    assert job.status is Status.IN_PROGRESS
+    bench.pass_time(0.1)
+
+    assert (job.status, job.error) == (status, "executionTimeout exceeded")
+    assert bench.jobs.due_stops(worker) == [job.id]
+
+
+def test_execution_timeout_excludes_the_queue() -> None:
+    """Time in the queue does not count as time of execution."""
+    bench = Bench(execution_timeout_s=5)
+    job = bench.jobs.submit("in")
+    bench.pass_time(100)
+    bench.jobs.take(bench.jobs.worker("w1"))
+    bench.pass_time(4)
+
+    assert job.status is Status.IN_PROGRESS
+
+
+def test_ttl_deletes() -> None:
+    """At the end of its lifetime a job is gone, queued or running."""
+    bench = Bench(ttl_s=10)
+    running, worker = bench.running()
+    queued = bench.jobs.submit("in")
+    bench.pass_time(10)
+
+    assert bench.jobs.get(running.id) is bench.jobs.get(queued.id) is None
+    assert bench.jobs.due_stops(worker) == [running.id]
+    assert bench.jobs.take(worker) == []
+
+
+def test_ttl_times_out() -> None:
+    """In the older reading the lifetime is that of the wait in the queue."""
+    bench = Bench(ttl_s=10, ttl_mode="timed_out")
+    running, _ = bench.running()
+    queued = bench.jobs.submit("in")
+    bench.pass_time(10)
+
+    assert (running.status, queued.status) == (Status.IN_PROGRESS, Status.TIMED_OUT)
+
+
+def test_lost_worker() -> None:
+    """A lost worker's jobs are queued again, in front, and fail when that happens too often."""
+    bench = Bench(worker_lost_retries=2)
+    job, worker = bench.running("w0")
+    bench.jobs.submit("behind it")
+    for n in range(1, 3):
+        bench.jobs.stream(worker, job.id, ["half"], 4)
+        bench.jobs.lose(worker.id)
+        assert (job.status, job.chunks) == (Status.IN_QUEUE, [])
+        worker = bench.jobs.worker(f"w{n}")
+        assert bench.jobs.take(worker) == [job]
+    bench.jobs.lose("w2")
+
+    assert job.status is Status.FAILED
+    assert "w2 was lost" in str(job.error)
+    assert bench.jobs.retried == 2
+
+
+def test_silent_worker() -> None:
+    """A worker is lost when it has been silent for long, unless a poll of it is open."""
+    bench = Bench(worker_lost_s=30)
+    job, worker = bench.running()
+    worker.open_polls = 1
+    bench.pass_time(31)
+    assert job.status is Status.IN_PROGRESS
+    worker.open_polls = 0
+    bench.pass_time(1)
+
+    assert job.status is Status.IN_QUEUE
+    assert bench.jobs.workers == {}
+
+
+def test_retired_worker() -> None:
+    """A worker that is to be replaced finishes what it has, and gets nothing more."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.submit("next")
+    bench.jobs.retire(worker)
+
+    assert bench.jobs.take(worker) == []
+    assert bench.jobs.complete(worker, job.id)
+
+
+def test_retry() -> None:
+    """Only a failed or timed-out job can be retried; its result goes, and it is queued again."""
+    bench = Bench()
+    job, worker = bench.running()
+    assert not bench.jobs.retry(job)
+    bench.jobs.stream(worker, job.id, ["half"], 4)
+    bench.jobs.fail(worker, job.id, "sorry")
+    assert bench.jobs.retry(job)
+
+    assert (job.status, job.error, job.chunks) == (Status.IN_QUEUE, None, [])
+    assert bench.jobs.take(bench.jobs.worker("w2")) == [job]
+
+
+def test_never_twice_at_one_worker() -> None:
+    """A retried job is not given to a worker which may still be running it."""
+    bench = Bench(execution_timeout_s=5)
+    job, worker = bench.running()
+    bench.pass_time(5)
+    bench.jobs.retry(job)
+    other = bench.jobs.submit("other")
+
+    assert bench.jobs.take(worker, 5) == [other]
+    assert bench.jobs.take(bench.jobs.worker("w2"), 5) == [job]
+
+
+def test_purge() -> None:
+    """A purge removes what is queued and leaves what runs."""
+    bench = Bench()
+    running, _ = bench.running()
+    queued = [bench.jobs.submit(n) for n in range(3)]
+
+    assert bench.jobs.purge() == 3
+    assert bench.jobs.purge() == 0
+    assert running.status is Status.IN_PROGRESS
+    assert [bench.jobs.get(job.id) for job in queued] == [None] * 3
+
+
+def test_drain() -> None:
+    """What was streamed is given once."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.stream(worker, job.id, ["a"], 1)
+    bench.jobs.stream(worker, job.id, [None], 4)
+
+    assert bench.jobs.drain(job) == ["a", None]
+    assert bench.jobs.drain(job) == []
+
+
+def test_retention_by_age() -> None:
+    """Results are kept half an hour for /run and a minute for /runsync."""
+    bench = Bench()
+    kept = {}
+    for kind in ("run", "sync"):
+        job, worker = bench.running(kind=kind)
+        bench.jobs.complete(worker, job.id, 1)
+        kept[kind] = job.id
+    bench.pass_time(60)
+    assert bench.jobs.get(kept["sync"]) is None
+    assert bench.jobs.get(kept["run"]) is not None
+    bench.pass_time(1740)
+    assert bench.jobs.get(kept["run"]) is None
+
+
+def test_retention_by_number_and_size() -> None:
+    """The oldest results go when there are too many, or too many bytes of them."""
+    bench = Bench(retain_jobs=3, retain_bytes=1000)
+    ids = []
+    for size in (10, 10, 10, 10, 995):
+        job, worker = bench.running()
+        bench.jobs.complete(worker, job.id, "x", size=size)
+        ids.append(job.id)
+        if len(ids) == 4:
+            assert [bench.jobs.get(job_id) is not None for job_id in ids] == [False] + [True] * 3
+
+    assert [bench.jobs.get(job_id) is not None for job_id in ids] == [False] * 4 + [True]

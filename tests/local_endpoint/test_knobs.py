@@ -1,0 +1,29 @@
+import pytest
+
+from local_endpoint import Knobs
+
+
+def test_parse() -> None:
+    """Every kind of knob can be written as text."""
+    texts = ["rtt_ms=50", "models_input=null", "cancel_on_disconnect=false", "retain-jobs=7"]
+    expected = Knobs(rtt_ms=50.0, models_input="null", cancel_on_disconnect=False, retain_jobs=7)
+
+    assert Knobs.parse(texts) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("take_hold=1", "did you mean take_hold_s="),
+        ("take_hold_s", "is not a knob and its value"),
+        ("rtt_ms=slow", "rtt_ms='slow' is not a number"),
+        ("retain_jobs=1.5", "retain_jobs='1.5' is not a whole number"),
+        ("cancel_on_disconnect=maybe", "is neither true nor false"),
+        ("models_input=none", "models_input='none' is not one of absent, null, empty"),
+        ("rtt_ms=-1", "rtt_ms=-1.0 is below zero"),
+    ],
+)
+def test_wrong(text: str, sentence: str) -> None:
+    """A wrong knob names itself and says what is wrong."""
+    with pytest.raises(ValueError, match=sentence):
+        Knobs.parse([text])

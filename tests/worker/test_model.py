@@ -1,0 +1,216 @@
+"""A model's name becomes a folder: real folders, laid out as huggingface_hub lays them out."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from worker.model import RUNPOD_CACHE, caches, resolve
+
+NAME = "Org/Tiny-Model"
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+SHARDS = ("model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors")
+CONFIG = {"config.json": "{}"}
+WHOLE = {**CONFIG, "model.safetensors": "weights"}
+
+
+def index(*shards: str) -> str:
+    return json.dumps({"weight_map": {f"layer.{i}": shard for i, shard in enumerate(shards)}})
+
+
+def make(
+    cache: Path,
+    files: dict[str, str],
+    *,
+    folder: str = "models--Org--Tiny-Model",
+    commit: str = COMMIT,
+    refs: Iterable[str] = ("main",),
+    dangling: Iterable[str] = (),
+) -> Path:
+    """Write a repository as the hub does: refs/, blobs/, and links to them in snapshots/."""
+    repository = cache / folder
+    snapshot = repository / "snapshots" / commit
+    snapshot.mkdir(parents=True, exist_ok=True)
+    (repository / "blobs").mkdir(exist_ok=True)
+    for name, text in files.items():
+        blob = repository / "blobs" / f"{commit[:4]}-{name.replace('/', '-')}"
+        blob.write_text(text)
+        (snapshot / name).symlink_to(blob)
+    for name in dangling:
+        (snapshot / name).symlink_to(repository / "blobs" / "gone")
+    for ref in refs:
+        path = repository / "refs" / ref
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(commit)
+    return snapshot
+
+
+@pytest.mark.parametrize(
+    "folder", ["models--Org--Tiny-Model", "models--org--tiny-model", "models--ORG--tiny-MODEL"]
+)
+@pytest.mark.parametrize("name", [NAME, NAME.lower()])
+def test_found_whatever_the_case(tmp_path: Path, folder: str, name: str) -> None:
+    """A model is found under its name, whether the cache kept its capitals or not."""
+    snapshot = make(tmp_path, WHOLE, folder=folder)
+
+    assert str(snapshot) == resolve(name, None, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        pytest.param(WHOLE, id="one file"),
+        pytest.param({**CONFIG, "pytorch_model.bin": "weights"}, id="only .bin"),
+        pytest.param({**CONFIG, "model.gguf": "weights"}, id="only .gguf"),
+        pytest.param(
+            {**CONFIG, "model.safetensors.index.json": index(*SHARDS)} | dict.fromkeys(SHARDS, "w"),
+            id="shards",
+        ),
+        pytest.param({**CONFIG, **dict.fromkeys(SHARDS, "w")}, id="shards without an index"),
+        pytest.param(
+            {**WHOLE, "pytorch_model.bin.index.json": index("pytorch_model-00001-of-00001.bin")},
+            id="the index of a second format that was left out",
+        ),
+        pytest.param({**WHOLE, "modules.index.json": "[]"}, id="an index of something else"),
+    ],
+)
+def test_whole_snapshots(tmp_path: Path, files: dict[str, str]) -> None:
+    """A snapshot counts when its configuration is there and one format's weights are whole."""
+    snapshot = make(tmp_path, files)
+
+    assert str(snapshot) == resolve(NAME, None, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("files", "dangling"),
+    [
+        pytest.param({}, (), id="empty"),
+        pytest.param(CONFIG, (), id="no weights"),
+        pytest.param({"model.safetensors": "w"}, (), id="no configuration"),
+        pytest.param(CONFIG, ("model.safetensors",), id="dangling weights"),
+        pytest.param({"model.safetensors": "w"}, ("config.json",), id="dangling configuration"),
+        pytest.param(
+            {**CONFIG, "training_args.bin": "x"}, ("model.safetensors",), id="dangling, and a .bin"
+        ),
+        pytest.param(
+            {**CONFIG, "model.safetensors.index.json": index(*SHARDS), SHARDS[0]: "w"},
+            (),
+            id="a shard is missing",
+        ),
+        pytest.param(
+            {**CONFIG, "model.safetensors.index.json": index(*SHARDS), SHARDS[0]: "w"},
+            SHARDS[1:],
+            id="a shard is dangling",
+        ),
+        pytest.param(
+            {**CONFIG, SHARDS[0]: "w"}, ("model.safetensors.index.json",), id="dangling index"
+        ),
+        pytest.param(
+            {**CONFIG, SHARDS[0]: "w", "model.safetensors.index.json": '{"weight'},
+            (),
+            id="half an index",
+        ),
+        pytest.param(
+            {**CONFIG, SHARDS[0]: "w", "model.safetensors.index.json": "{}"},
+            (),
+            id="an index without a map",
+        ),
+    ],
+)
+def test_half_a_download(tmp_path: Path, files: dict[str, str], dangling: tuple[str, ...]) -> None:
+    """Half a download does not count: the name is kept, so that vLLM completes or refuses it."""
+    make(tmp_path, files, dangling=dangling)
+
+    assert resolve(NAME, None, [tmp_path]) == NAME
+
+
+@pytest.mark.parametrize("revision", ["v2", "refs/pr/1", "feature/x", "f" * 40])
+def test_revision(tmp_path: Path, revision: str) -> None:
+    """A revision is a branch, a tag, a pull request or a commit, and never the main branch."""
+    make(tmp_path, WHOLE)
+    refs = () if revision == "f" * 40 else (revision,)
+    other = make(tmp_path, WHOLE, commit="f" * 40, refs=refs)
+
+    assert str(other) == resolve(NAME, revision, [tmp_path])
+
+
+@pytest.mark.parametrize("revision", ["v3", "0123456", "e" * 40])
+def test_unknown_revision(tmp_path: Path, revision: str) -> None:
+    """A revision that the cache does not hold is left to the hub, not answered with another."""
+    make(tmp_path, WHOLE)
+
+    assert resolve(NAME, revision, [tmp_path]) == NAME
+
+
+def test_ref_with_a_line_end(tmp_path: Path) -> None:
+    """A ref that some tool ended with a newline names the same commit."""
+    snapshot = make(tmp_path, WHOLE)
+    (tmp_path / "models--Org--Tiny-Model" / "refs" / "main").write_text(f"{COMMIT}\n")
+
+    assert str(snapshot) == resolve(NAME, None, [tmp_path])
+
+
+def test_nearest_cache_first(tmp_path: Path) -> None:
+    """Caches are asked in order, and one with half a download gives way to the next."""
+    near, far = tmp_path / "near", tmp_path / "far"
+    make(near, CONFIG)
+    whole = make(far, WHOLE, folder="models--org--tiny-model")
+    missing = tmp_path / "missing"
+
+    assert str(whole) == resolve(NAME, None, [missing, near, far])
+
+
+def test_other_models_are_not_taken(tmp_path: Path) -> None:
+    """Only the whole name counts: neither a part of it nor a data set of that name."""
+    make(tmp_path, WHOLE, folder="models--Org--Tiny-Model-2")
+    make(tmp_path, WHOLE, folder="datasets--Org--Tiny-Model")
+
+    assert resolve(NAME, None, [tmp_path]) == NAME
+
+
+def test_a_folder_is_itself(tmp_path: Path) -> None:
+    """A path that exists is the model, whatever is in it: vLLM judges it."""
+    assert str(tmp_path) == resolve(str(tmp_path), "v2", [tmp_path / "cache"])
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {},
+        {"HF_HOME": "/data/hf"},
+        {"HF_HOME": "~/hf"},
+        {"HF_HUB_CACHE": "/data/hub", "HF_HOME": "/data/hf"},
+        {"HF_HUB_CACHE": "~/hub"},
+        {"HUGGINGFACE_HUB_CACHE": "/data/old"},
+        {"XDG_CACHE_HOME": "/data/xdg"},
+    ],
+)
+def test_own_cache_is_the_hubs(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str]) -> None:
+    """The first cache is the one that huggingface_hub itself uses in this environment."""
+    monkeypatch.setenv("HOME", "/home/someone")
+    hub = subprocess.run(
+        [sys.executable, "-c", "from huggingface_hub import constants as c; print(c.HF_HUB_CACHE)"],
+        env={"HOME": "/home/someone", "PATH": os.environ["PATH"], **environ},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=20,
+    ).stdout.strip()
+
+    assert (Path(hub), RUNPOD_CACHE) == caches(environ)
+
+
+def test_empty_variables_are_unset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty variable, as a build's unset argument leaves it, changes nothing."""
+    monkeypatch.setenv("HOME", "/home/someone")
+
+    assert caches({}) == caches({"HF_HOME": "", "HF_HUB_CACHE": "", "XDG_CACHE_HOME": ""})
+
+
+def test_runpods_cache_once() -> None:
+    """Where the hub's cache is RunPod's own, it is asked once."""
+    assert (RUNPOD_CACHE,) == caches({"HF_HUB_CACHE": str(RUNPOD_CACHE)})
