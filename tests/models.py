@@ -94,12 +94,20 @@ def tiny(folder: Path) -> None:
 
 
 def embedding(folder: Path) -> None:
-    """Make a random embedding model: the tiny Llama without its head."""
+    """Make a random BERT, which vLLM serves as an embedding model."""
     import torch
-    from transformers import LlamaConfig, LlamaModel
+    from transformers import BertConfig, BertModel
 
     torch.manual_seed(0)
-    LlamaModel(LlamaConfig(**llama_config())).save_pretrained(folder)
+    config = BertConfig(
+        vocab_size=4096,
+        hidden_size=256,
+        intermediate_size=512,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=512,
+    )
+    BertModel(config).save_pretrained(folder)
     tokenizer(folder)
 
 
