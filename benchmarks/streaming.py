@@ -1,24 +1,24 @@
 """What does the way through RunPod's SDK cost, against calling the engine directly?
 
-64 streams at once of 128 tokens each, on the tiny model: first straight from
-`AsyncLLM.generate`, then as jobs through the real SDK and a local endpoint, in turns, on one
-engine. The ratio is what counts; the machine's speed is in both.
+64 streams at once of 128 tokens each, on the tiny model: straight from `AsyncLLM.generate`, and as
+jobs through the real SDK and a local endpoint, in turns, on one engine in one process. The ratio
+is what counts; the machine's speed is in both. A job's time is from the take to the last post.
 """
 
 import asyncio
 import os
 import platform
-import re
 import statistics
 import subprocess
 import sys
-import threading
+import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import requests
+import local_endpoint
+from local_endpoint import LocalEndpoint, Record
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
@@ -32,56 +32,68 @@ KINDS = {
         "openai_input": LONG | {"prompt": "Hello", "stream": True},
     },
 }
-
-
-class Platform:
-    """A local endpoint in its own process, so that its work is not done on the worker's time."""
-
-    def __init__(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "local_endpoint", "--port", "0", "--knob", "record_jobs=0"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        self.environ: dict[str, str] = {}
-        for line in self.process.stdout:
-            if found := re.search(r"\b([A-Z_a-z]+)='?([^']*?)'?$", line.strip()):
-                self.environ[found[1]] = found[2]
-            if "RUNPOD_WEBHOOK_PING" in self.environ:
-                break
-        take = self.environ["RUNPOD_WEBHOOK_GET_JOB"]
-        self.url = take.split("/job-take/")[0]
-        self.session = requests.Session()
-        self.session.headers["Authorization"] = "local-api-key"
-
-    def run(self, given: dict[str, Any]) -> str:
-        reply = self.session.post(f"{self.url}/run", json={"input": given}, timeout=10)
-        return reply.json()["id"]
-
-    def output(self, job: str) -> list[Any]:
-        """Wait for a job's end without asking often: each question costs the endpoint time."""
-        url = f"{self.url}/status-sync/{job}?wait=60000"
-        reply = self.session.get(url, timeout=70).json()
-        assert reply["status"] == "COMPLETED", reply
-        return reply["output"]
-
-    def round(self, given: dict[str, Any]) -> tuple[float, float]:
-        """Run the streams as jobs; returns tokens a second and posts a job."""
-        start_s = time.perf_counter()
-        jobs = [self.run(given) for _ in range(STREAMS)]
-        outputs = [self.output(job) for job in jobs]
-        seconds = time.perf_counter() - start_s
-        return STREAMS * TOKENS / seconds, statistics.mean(map(len, outputs))
+DELAYS = ("0", "100")
 
 
 def main() -> None:
-    endpoint = Platform()
-    os.environ |= endpoint.environ | {
-        "RUNPOD_LOG_LEVEL": "ERROR",
-        "VLLM_CPU_KVCACHE_SPACE": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-    }
+    """Be the platform: hand out the jobs, and read the times in its records."""
+    with tempfile.TemporaryDirectory() as home, local_endpoint.serve() as endpoint:
+        environ = endpoint.worker_environ("worker-1", Path(home)) | {"RUNPOD_LOG_LEVEL": "ERROR"}
+        worker = subprocess.Popen(
+            [sys.executable, __file__, "worker"],
+            env=os.environ | environ | {"VLLM_CPU_KVCACHE_SPACE": "1"},
+            stderr=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+        try:
+            endpoint.wait_ready(timeout_s=240)
+            report(endpoint)
+        finally:
+            worker.terminate()
+
+
+def report(endpoint: LocalEndpoint) -> None:
+    firsts = [seconds([run(endpoint, [KINDS["openai"]])[0]]) * 1000 for _ in range(20)]
+    rates: dict[str, list[float]] = {"AsyncLLM.generate": []}
+    posts: dict[str, tuple[float, float]] = {}
+    for _ in range(ROUNDS):
+        (done,) = run(endpoint, [{"direct": STREAMS}])
+        rates["AsyncLLM.generate"].append(STREAMS * TOKENS / done.done[-1].value["output"][0])
+        for delay in DELAYS:
+            run(endpoint, [{"delay": delay}])
+            for kind, given in KINDS.items():
+                name = f"{kind}, MAX_BATCH_DELAY_MS={delay}"
+                records = run(endpoint, [given] * STREAMS)
+                rates.setdefault(name, []).append(STREAMS * TOKENS / seconds(records))
+                a_job = statistics.mean(len(record.stream) for record in records)
+                posts[name] = a_job, a_job / statistics.mean(seconds([r]) for r in records)
+    print(f"{STREAMS} streams x {TOKENS} tokens, tiny model, medians of {ROUNDS} rounds in turns;")
+    print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
+    print(f"{'':32}{'tokens/s':>9}{'of direct':>10}{'posts/job':>10}{'posts/job/s':>12}")
+    for name, measured in rates.items():
+        direct = rates["AsyncLLM.generate"]
+        ratio = statistics.median(a / b for a, b in zip(measured, direct, strict=True))
+        row = f"{name:32}{statistics.median(measured):9.0f}{ratio:10.0%}"
+        print(row + "{:10.1f}{:12.1f}".format(*posts[name]) if name in posts else row)
+    print(
+        f"of the first 20 jobs the first took {firsts[0]:.0f} ms and the tenth {firsts[9]:.0f} ms"
+    )
+
+
+def run(endpoint: LocalEndpoint, inputs: list[dict[str, Any]]) -> list[Record]:
+    jobs = [endpoint.submit(given) for given in inputs]
+    return [endpoint.wait_for_end(job, 120) for job in jobs]
+
+
+def seconds(records: list[Record]) -> float:
+    """Return the time from the first take to the last end."""
+    taken = [record.taken_s for record in records if record.taken_s is not None]
+    ended = [record.done_s for record in records if record.done_s is not None]
+    return max(ended) - min(taken)
+
+
+def worker() -> None:
+    """Be a worker whose jobs may also be: call the engine directly, or use another delay."""
     from worker import engine
     from worker.handler import Worker, leave
     from worker.settings import Settings
@@ -96,25 +108,26 @@ def main() -> None:
                 "MAX_BATCH_DELAY_MS": delay,
             }
         )
-        for delay in ("0", "100")
+        for delay in DELAYS
     }
     with engine.running(settings["0"].args, "tiny") as ready:
         workers = {delay: Worker(chosen, ready) for delay, chosen in settings.items()}
-        current = {"delay": "0"}
-        asyncio.run(workers["0"].warm_up())
+        chosen = workers["0"]
+        asyncio.run(chosen.warm_up())
 
-        async def handle(job: dict[str, Any]) -> AsyncIterator[Any]:
-            async for batch in workers[current["delay"]].handle(job):
-                yield batch
+        async def handle(job: Mapping[str, Any]) -> AsyncIterator[Any]:
+            nonlocal chosen
+            if "direct" in job["input"]:
+                start_s = time.perf_counter()
+                await asyncio.wrap_future(ready.submit(direct(ready.client)))
+                yield time.perf_counter() - start_s
+            elif "delay" in job["input"]:
+                chosen = workers[job["input"]["delay"]]
+                yield "ok"
+            else:
+                async for batch in chosen.handle(job):
+                    yield batch
 
-        def drive() -> None:
-            try:
-                report(endpoint, ready, current)
-            finally:
-                endpoint.process.terminate()
-                leave(0, ready.children)
-
-        threading.Thread(target=drive).start()
         import runpod.serverless
 
         runpod.serverless.start(
@@ -124,6 +137,7 @@ def main() -> None:
                 "concurrency_modifier": lambda _: 2 * STREAMS,
             }
         )
+        leave(0, ready.children)
 
 
 async def direct(client: Any) -> None:
@@ -138,38 +152,5 @@ async def direct(client: Any) -> None:
     await asyncio.gather(*(one(index) for index in range(STREAMS)))
 
 
-def report(endpoint: Platform, ready: Any, current: dict[str, str]) -> None:
-    firsts = []
-    for _ in range(20):
-        start_s = time.perf_counter()
-        endpoint.output(endpoint.run(KINDS["openai"] | {"max_batch_size": 50}))
-        firsts.append(time.perf_counter() - start_s)
-    rates: dict[str, list[float]] = {"direct": []}
-    posts: dict[str, float] = {}
-    for _ in range(ROUNDS):
-        start_s = time.perf_counter()
-        ready.submit(direct(ready.client)).result()
-        rates["direct"].append(STREAMS * TOKENS / (time.perf_counter() - start_s))
-        for delay in ("0", "100"):
-            current["delay"] = delay
-            for kind, given in KINDS.items():
-                name = f"{kind}, MAX_BATCH_DELAY_MS={delay}"
-                rate, posts[name] = endpoint.round(given)
-                rates.setdefault(name, []).append(rate)
-    print(f"{STREAMS} streams x {TOKENS} tokens, tiny model, {ROUNDS} rounds in turns")
-    print(f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}")
-    print(f"{'':34}{'tokens/s':>9}{'of direct':>10}{'posts/job':>10}{'seconds':>9}")
-    base = statistics.median(rates["direct"])
-    for name, measured in rates.items():
-        rate = statistics.median(measured)
-        ratio = statistics.median(a / b for a, b in zip(measured, rates["direct"], strict=True))
-        row = f"{name:34}{rate:9.0f}{ratio:10.0%}"
-        if name in posts:
-            row += f"{posts[name]:10.1f}{STREAMS * TOKENS / rate:9.2f}"
-        print(row)
-    assert base
-    print(f"the first of 20 first jobs took {firsts[0] * 1000:.0f} ms, the tenth {firsts[9] * 1000:.0f} ms")
-
-
 if __name__ == "__main__":
-    main()
+    worker() if sys.argv[1:] == ["worker"] else main()

@@ -1,6 +1,5 @@
 """Batches on a hand-driven clock: an event loop that turns the clock on instead of sleeping."""
 
-
 import asyncio
 import itertools
 import random

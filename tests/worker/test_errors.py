@@ -118,7 +118,7 @@ def test_nearest(word: str, hint: str) -> None:
         ("it's", '"it\'s"'),
         ({"a": [1.5, None]}, '{"a": [1.5, null]}'),
         ("é" * 500, '"' + "é" * 78 + "…"),
-        (b"no JSON", '"b\'no JSON\'"'),
+        (b"no JSON", "\"b'no JSON'\""),
     ],
 )
 def test_shown(value: Any, text: str) -> None:

@@ -1,0 +1,1049 @@
+"""The hand-over to an ASGI app: a real FastAPI app, called in-process as vLLM's own app is."""
+
+import asyncio
+import base64
+import contextlib
+import itertools
+import json
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Annotated, Any
+
+import pytest
+from fastapi import FastAPI, File, Form, Request, Response, UploadFile
+from fastapi.responses import JSONResponse, PlainTextResponse, StreamingResponse
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel, ConfigDict, ValidationError
+from starlette.types import Message, Receive, Scope, Send
+
+from worker.batching import BatchSizes, Outbox
+from worker.engine import Engine
+from worker.errors import EngineDied, RequestError
+from worker.openai import Call, EventSplitter, Routes, weigh
+from worker.request import RouteRequest
+
+TIMEOUT_S = 10
+MODEL = "org/served"
+CHAT = "/v1/chat/completions"
+
+
+def event(data: Any, name: str | None = None) -> bytes:
+    text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {text}\n\n".encode()
+
+
+def chunk(delta: dict[str, Any], **choice: Any) -> bytes:
+    return event({"id": "c", "choices": [{"index": 0, "delta": delta, **choice}]})
+
+
+ROLE = chunk({"role": "assistant", "content": ""}, finish_reason=None)
+FINISH = chunk({}, finish_reason="stop")
+USAGE = event({"id": "c", "choices": [], "usage": {"prompt_tokens": 3}})
+DONE = event("[DONE]")
+ANSWER = [ROLE, chunk({"content": "Grüße"}), chunk({"content": " 👩‍🚀"}), FINISH, USAGE, DONE]
+REFUSED = {"message": "No such model.", "type": "NotFoundError", "param": "model", "code": 404}
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="allow")
+    model: str
+    stream: bool = False
+
+
+async def disconnected(request: Request) -> None:
+    while not await request.is_disconnected():  # noqa: ASYNC110 - all that the app has is this
+        await asyncio.sleep(0.01)
+
+
+def make_app(seen: list[str]) -> FastAPI:
+    """An app with one behaviour per route; what its routes notice goes into `seen`."""
+    app = FastAPI()
+
+    async def told(request: Request) -> dict[str, Any]:
+        return {
+            "method": request.method,
+            "path": request.url.path,
+            "query": request.url.query,
+            "type": request.headers.get("content-type"),
+            "id": request.headers.get("x-request-id"),
+            "body": (await request.body()).decode(),
+        }
+
+    @app.post(CHAT)
+    async def chat(body: Body) -> Any:
+        async def events() -> AsyncIterator[bytes]:
+            # One read may hold half an event, or half a character.
+            for start in range(0, len(b"".join(ANSWER)), 7):
+                yield b"".join(ANSWER)[start : start + 7]
+
+        if body.stream:
+            return StreamingResponse(events(), media_type="text/event-stream")
+        return {"id": "c", "model": body.model, "extra": body.model_extra}
+
+    @app.post("/v1/completions")
+    async def completions(body: Body) -> Any:
+        return body
+
+    @app.post("/v1/responses")
+    async def responses(body: Body) -> Any:
+        return body
+
+    @app.get("/v1/responses/{response_id}")
+    @app.get("/v1/models")
+    @app.get("/health")
+    @app.post("/tokenize")
+    @app.post("/v1/raw")
+    @app.get("/v1/both")
+    @app.post("/v1/both")
+    @app.post("/pause")
+    @app.post("/v1/load_lora_adapter")
+    async def mirror(request: Request) -> Any:
+        return await told(request)
+
+    @app.api_route("/v1/odd", methods=["GET", "DELETE"])
+    async def odd() -> str:
+        return "odd"
+
+    @app.post("/v1/empty")
+    async def empty() -> Response:
+        return Response(status_code=200)
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return PlainTextResponse("requests 1.0\n", media_type="text/plain; version=0.0.4")
+
+    @app.post("/v1/audio/speech")
+    async def speech() -> Response:
+        return Response(bytes(range(256)), media_type="audio/wav")
+
+    @app.post("/v1/audio/transcriptions")
+    async def transcriptions(
+        file: Annotated[UploadFile, File()],
+        model: Annotated[str, Form()],
+        language: Annotated[str | None, Form()] = None,
+        temperature: Annotated[float | None, Form()] = None,
+        stream: Annotated[bool | None, Form()] = None,
+        granularities: Annotated[list[str] | None, Form()] = None,
+    ) -> Any:
+        content = await file.read()
+        return {
+            "content": content.decode("latin-1"),
+            "filename": file.filename,
+            "type": file.content_type,
+            "model": model,
+            "language": language,
+            "temperature": temperature,
+            "stream": stream,
+            "granularities": granularities,
+        }
+
+    @app.post("/v1/reply")
+    async def reply(request: Request) -> Response:
+        wanted = await request.json()
+        content = base64.b64decode(wanted["base64"])
+        return Response(content, wanted["status"], media_type=wanted["type"])
+
+    @app.post("/v1/raises")
+    async def raises() -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    @app.exception_handler(RuntimeError)
+    async def explain(_: Request, error: Exception) -> JSONResponse:
+        return JSONResponse({"error": {"message": str(error), "code": 500}}, 500)
+
+    @app.post("/v1/raises/unhandled")
+    async def raises_unhandled() -> None:
+        raise LookupError("nobody foresaw this")
+
+    @app.post("/v1/gives-up")
+    async def gives_up() -> None:
+        raise asyncio.CancelledError
+
+    @app.post("/v1/breaks")
+    async def breaks(body: Body) -> StreamingResponse:
+        async def events() -> AsyncIterator[bytes]:
+            yield ANSWER[0] + ANSWER[1]
+            raise ValueError("the tool call could not be parsed")
+
+        kind = "text/event-stream" if body.stream else "application/json"
+        return StreamingResponse(events(), media_type=kind)
+
+    @app.post("/v1/fails")
+    async def fails(body: Body) -> StreamingResponse:
+        async def events() -> AsyncIterator[bytes]:
+            yield ANSWER[0] + ANSWER[1] + event({"error": REFUSED}) + DONE
+
+        assert body.stream
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    @app.post("/v1/unended")
+    async def unended() -> StreamingResponse:
+        return StreamingResponse(
+            iter([ANSWER[0], ANSWER[1], b"data: [DONE]"]), media_type="text/event-stream"
+        )
+
+    @app.post("/v1/waits")
+    async def waits(request: Request, body: Body) -> Any:
+        seen.append("started " + body.model)
+        await disconnected(request)
+        seen.append("disconnected")
+        await asyncio.sleep(0.05)
+        seen.append("stopped")
+
+    @app.post("/v1/waits/for-messages")
+    async def waits_for_messages(request: Request, body: Body) -> Any:
+        # As vLLM's own routes do: work in a task, and the client's messages beside it.
+        async def work() -> None:
+            seen.append("started " + body.model)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                seen.append("stopped")
+
+        async def listen() -> None:
+            while (await request.receive())["type"] != "http.disconnect":
+                pass
+
+        tasks = [asyncio.create_task(work()), asyncio.create_task(listen())]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+
+    @app.post("/v1/waits/streaming")
+    async def waits_streaming(body: Body) -> StreamingResponse:
+        async def events() -> AsyncIterator[bytes]:
+            seen.append("started " + body.model)
+            try:
+                for number in itertools.count():
+                    yield chunk({"content": str(number)})
+                    await asyncio.sleep(0.01)
+            finally:
+                seen.append("stopped")
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    @app.post("/v1/waits/and-raises")
+    async def waits_and_raises(request: Request, body: Body) -> None:
+        seen.append("started " + body.model)
+        await disconnected(request)
+        seen.append("stopped")
+        raise LookupError("after the client had gone")
+
+    return app
+
+
+def make_engine(app: Any, *, errored: bool = False) -> Engine:
+    """The value that a call is given; of the client it only asks whether the engine is dead."""
+    client = SimpleNamespace(errored=errored)
+    return Engine(client, app, asyncio.get_running_loop(), children=())
+
+
+def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:
+    return RouteRequest("job-1", BatchSizes(), path, method, body)
+
+
+@dataclass
+class Outcome:
+    yields: list[Any]
+    error: RequestError | None
+    frame: Any = None
+
+    @property
+    def only(self) -> Any:
+        assert self.error is None, self.error.message
+        assert len(self.yields) == 1
+        return self.yields[0]
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    async def limited() -> Any:
+        async with asyncio.timeout(TIMEOUT_S):
+            return await main
+
+    return asyncio.run(limited())
+
+
+def answer(
+    request: RouteRequest,
+    *,
+    app: Any = None,
+    raw: bool = True,
+    extra: tuple[str, ...] = (),
+    errored: bool = False,
+) -> Outcome:
+    """Answer one request as the handler does, and collect what leaves."""
+
+    async def main() -> Outcome:
+        fastapi = make_app([])
+        engine = make_engine(app or fastapi, errored=errored)
+        call = Call(request, engine, Routes(fastapi, extra), model=MODEL, raw=raw)
+        outbox: Outbox[Any] = Outbox(request.sizes)
+        error = None
+        try:
+            await call.answer(outbox)
+        except RequestError as refused:
+            error = refused
+        outbox.close()
+        outcome = Outcome([], error, error and call.frame(error))
+        while (items := await outbox.next()) is not None:
+            outcome.yields.append(call.join(items))
+        return outcome
+
+    outcome: Outcome = run(main())
+    return outcome
+
+
+def refused(request: RouteRequest, **options: Any) -> RequestError:
+    error = answer(request, **options).error
+    assert error is not None
+    return error
+
+
+def reply(content: bytes, kind: str, status: int = 200) -> RouteRequest:
+    text = base64.b64encode(content).decode()
+    return ask("/v1/reply", {"base64": text, "type": kind, "status": status})
+
+
+# --- cutting and counting events
+
+
+def test_events_are_whole_however_the_bytes_are_cut() -> None:
+    """However the bytes are cut, inside a character or an event, the events are the same."""
+    stream = b"".join(ANSWER) + b": keep-alive\n\n" + event({"a": "\n\n"}, "message_delta")
+    expected = [*ANSWER, b": keep-alive\n\n", event({"a": "\n\n"}, "message_delta")]
+    rng = random.Random(7)
+    for _ in range(300):
+        cuts = sorted(rng.choices(range(len(stream) + 1), k=rng.randrange(40)))
+        pieces = [stream[a:b] for a, b in itertools.pairwise([0, *cuts, len(stream)])]
+        splitter = EventSplitter()
+        events = [e for piece in pieces for e in splitter.feed(piece)] + splitter.rest()
+
+        assert expected == events
+
+
+def test_events_byte_by_byte() -> None:
+    """An emoji that comes in four reads comes out as one."""
+    splitter = EventSplitter()
+    events = [e for byte in ANSWER[2] for e in splitter.feed(bytes([byte]))]
+
+    assert ANSWER[2:3] == events
+    assert splitter.rest() == []
+
+
+@pytest.mark.parametrize(
+    ("rest", "events"),
+    [
+        (b"", []),
+        (b"\n", []),
+        (b" \n ", []),
+        (b"data: [DONE]", [DONE]),
+        (b"data: [DONE]\n", [b"data: [DONE]\n\n\n"]),
+    ],
+)
+def test_rest(rest: bytes, events: list[bytes]) -> None:
+    """What a server forgot to end is one more event, and blank space is none."""
+    splitter = EventSplitter()
+
+    assert splitter.feed(ROLE + rest) == [ROLE]
+    assert events == splitter.rest()
+    assert splitter.rest() == []
+
+
+@pytest.mark.parametrize(
+    ("data", "tokens"),
+    [
+        pytest.param(ROLE, 0, id="role"),
+        pytest.param(USAGE, 0, id="usage"),
+        pytest.param(DONE, 0, id="done"),
+        pytest.param(FINISH, 1, id="finish: the end-of-text token"),
+        pytest.param(chunk({"content": "Hi"}), 1, id="text"),
+        pytest.param(chunk({"content": None, "tool_calls": [{"index": 0}]}), 1, id="tool call"),
+        pytest.param(chunk({"reasoning": "Hm"}), 1, id="reasoning"),
+        pytest.param(event({"choices": [{"text": "Hi"}]}), 1, id="completion"),
+        pytest.param(event({"choices": [{"text": "", "index": 1}]}), 1, id="empty completion"),
+        pytest.param(event({"choices": [{"text": "[DONE]"}]}), 1, id="text that says [DONE]"),
+        pytest.param(chunk({"content": 'data: {"error": 1}\n\n'}), 1, id="text that says data"),
+        pytest.param(chunk({"content": '"error"'}), 1, id="text that says error"),
+        pytest.param(event({"error": None, "choices": [{"text": "x"}]}), 1, id="null error"),
+        pytest.param(
+            event({"type": "content_block_delta", "delta": {"text": "x"}}, "content_block_delta"),
+            1,
+            id="Anthropic text",
+        ),
+        pytest.param(event({"type": "message_start"}, "message_start"), 0, id="Anthropic start"),
+        pytest.param(event({"type": "message_stop"}, "message_stop"), 0, id="Anthropic stop"),
+        pytest.param(event({"type": "ping"}, "ping"), 0, id="Anthropic ping"),
+        pytest.param(
+            event({"type": "response.output_text.delta", "delta": "x"}, "x"), 1, id="Responses text"
+        ),
+        pytest.param(
+            event({"type": "response.created", "response": {"error": None}}, "x"),
+            0,
+            id="Responses start",
+        ),
+        pytest.param(
+            event({"type": "response.output_text.done", "text": "x"}, "x"), 0, id="Responses done"
+        ),
+        pytest.param(b": keep-alive\n\n", 0, id="comment"),
+        pytest.param(b"data: [1]\n\n", 0, id="a list"),
+        pytest.param(b"data: no JSON\n\n", 0, id="no JSON"),
+        pytest.param(b"event: x\n\n", 0, id="no data"),
+        pytest.param(b"data:" + FINISH[6:], 1, id="no space after the colon"),
+    ],
+)
+def test_weigh(data: bytes, tokens: int) -> None:
+    """An event counts when it carries output; role, usage and DONE ride along; text is not read."""
+    assert (tokens, None) == weigh(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        event({"error": REFUSED}),
+        event({"object": "error", "error": REFUSED}),
+        event({"type": "error", "error": REFUSED}, "error"),
+        event({"choices": None, "error": REFUSED}),
+    ],
+)
+def test_weigh_errors(data: bytes) -> None:
+    """An error inside a stream is found, in OpenAI's form and in Anthropic's."""
+    assert (0, REFUSED) == weigh(data)
+
+
+# --- which route, which method
+
+
+@pytest.mark.parametrize(
+    ("asked", "path"),
+    [
+        ("/v1/models", "/v1/models"),
+        ("/v1/models/", "/v1/models"),
+        ("/v1/models//", "/v1/models"),
+        ("/models", "/v1/models"),
+        ("/chat/completions", CHAT),
+        ("/tokenize", "/tokenize"),
+        ("/v1/tokenize", "/tokenize"),
+        ("/health", "/health"),
+        ("/v1/health", "/health"),
+        ("/responses/resp_1", "/v1/responses/resp_1"),
+        ("/v1/responses/../x", None),
+        ("/v1/v1/models", "/v1/models"),
+        ("/V1/MODELS", None),
+        ("/v1", None),
+        ("/", None),
+        ("/%76%31/models", None),
+        ("/openapi.json", None),
+        ("/docs", None),
+    ],
+)
+def test_route_resolution(asked: str, path: str | None) -> None:
+    """A route is found as written, else with /v1, else without; nothing else is guessed."""
+    routes = Routes(make_app([]), ())
+    found = None
+    with contextlib.suppress(RequestError):
+        found = routes.find(asked)[0]
+
+    assert path == found
+
+
+def test_exact_match_first() -> None:
+    """Where a route exists both with /v1 and without, the one that was asked for is called."""
+    app = FastAPI()
+    for path in ("/v1/score", "/score", "/v1/rerank", "/classify"):
+        app.post(path)(lambda: None)
+    routes = Routes(app, ())
+
+    assert [routes.find(p)[0] for p in ("/score", "/v1/score", "/rerank", "/v1/classify")] == [
+        "/score",
+        "/v1/score",
+        "/v1/rerank",
+        "/classify",
+    ]
+
+
+@pytest.mark.parametrize("path", ["/pause", "/v1/pause", "/v1/load_lora_adapter"])
+def test_closed_routes(path: str) -> None:
+    """A route that changes the server is refused by its name, with the variable that opens it."""
+    error = refused(ask(path, {}))
+
+    name = "/pause" if "pause" in path else path
+    assert f"EXTRA_ROUTES={name} opens it." in error.message
+    assert error.code == 404
+
+
+def test_extra_routes() -> None:
+    """A route that the deployer opened is called, under its own name."""
+    request = ask("/pause", {"mode": "abort"})
+
+    assert answer(request, extra=("/pause",)).only["path"] == "/pause"
+
+
+def test_unknown_route() -> None:
+    """An unknown route is told the nearest one and all there are, and none that is closed."""
+    error = refused(ask("/v1/chat/completion", {}))
+
+    assert (
+        "There is no route /v1/chat/completion. Did you mean '/v1/chat/completions'?"
+        in error.message
+    )
+    assert "/v1/models" in error.message
+    assert "/pause" not in error.message
+    assert (404, "NotFoundError") == (error.code, error.type)
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "body", "called"),
+    [
+        ("/v1/models", None, None, "GET"),
+        ("/v1/models", None, {}, "GET"),
+        ("/v1/models", None, {"a": 1}, "GET"),
+        ("/v1/models", "GET", {}, "GET"),
+        ("/v1/raw", None, None, "POST"),
+        ("/v1/raw", None, {}, "POST"),
+        ("/v1/both", None, None, "GET"),
+        ("/v1/both", None, {}, "GET"),
+        ("/v1/both", None, {"a": 1}, "POST"),
+        ("/v1/both", None, [1], "POST"),
+        ("/v1/both", "POST", None, "POST"),
+        ("/v1/both", "GET", {"a": 1}, "GET"),
+    ],
+)
+def test_method(path: str, method: str | None, body: Any, called: str) -> None:
+    """The method is the route's only one; of several POST with a body, else GET."""
+    sent = answer(ask(path, body, method)).only
+
+    assert called == sent["method"]
+    if called == "GET":
+        assert (None, "") == (sent["type"], sent["body"])
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "sentence"),
+    [
+        ("/v1/models", "POST", "/v1/models takes GET, not POST."),
+        ("/v1/both", "PUT", "/v1/both takes GET or POST, not PUT."),
+        (CHAT, "GET", "/v1/chat/completions takes POST, not GET."),
+        ("/v1/models", "HEAD", "/v1/models takes GET, not HEAD."),
+    ],
+)
+def test_wrong_method(path: str, method: str, sentence: str) -> None:
+    """A method that the route does not take is refused with those it takes."""
+    error = refused(ask(path, None, method))
+
+    assert (sentence, 405) == (error.message, error.code)
+
+
+def test_a_method_that_cannot_be_guessed() -> None:
+    """The framework's own refusal, which is not in vLLM's form, still reads as a sentence."""
+    error = refused(ask("/v1/odd", {"a": 1}))
+
+    assert ("/v1/odd: Method Not Allowed.", 405) == (error.message, error.code)
+
+
+# --- what the app is given
+
+
+def test_what_a_request_carries() -> None:
+    """The app sees the client's JSON, the job's id, and the query, and nothing else changes."""
+    body = {"text": "Grüße 👩‍🚀 \u2028", "big": 2**60, "nested": {"a": [None, True, 1.5]}}
+    sent = answer(ask("/v1/raw?a=1&b=%20x", body)).only
+
+    assert body | {"model": MODEL} == json.loads(sent["body"])
+    assert ("a=1&b=%20x", "job-1", "application/json") == (sent["query"], sent["id"], sent["type"])
+
+
+@pytest.mark.parametrize(
+    ("given", "model"),
+    [({}, MODEL), ({"model": None}, MODEL), ({"model": ""}, MODEL), ({"model": "a"}, "a")],
+)
+def test_a_missing_model_is_the_served_one(given: dict[str, Any], model: str) -> None:
+    """A client that names no model gets the served one, and one that does gets his."""
+    before = dict(given)
+
+    assert model == answer(ask("/v1/completions", given)).only["model"]
+    assert before == given
+
+
+def test_responses_take_their_id_from_the_body() -> None:
+    """The Responses route logs the job's id too, unless the client chose one."""
+    ours = answer(ask("/v1/responses", {})).only
+    theirs = answer(ask("/responses/", {"request_id": "resp_mine"})).only
+
+    assert ("resp_job-1", "resp_mine") == (ours["request_id"], theirs["request_id"])
+
+
+@pytest.mark.parametrize(("body", "text"), [(None, "null"), ("Hi", '"Hi"'), ([{}], "[{}]")])
+def test_a_body_is_an_object(body: Any, text: str) -> None:
+    """A route that takes an object says so when it is given none or something else."""
+    error = refused(ask(CHAT, body))
+
+    assert (
+        "/v1/chat/completions takes a JSON object as openai_input (or as body, beside route), "
+        f"not {text}." == error.message
+    )
+
+
+def test_a_file_becomes_a_form() -> None:
+    """A file route gets a real multipart form: the bytes, the name, and the other fields."""
+    content = bytes(range(256))
+    body = {
+        "file": base64.b64encode(content).decode(),
+        "filename": "spéech 1.wav",
+        "language": "en",
+        "temperature": 0.5,
+        "stream": False,
+        "granularities": ["word", "segment"],
+        "prompt": None,
+    }
+
+    assert answer(ask("/v1/audio/transcriptions", body)).only == {
+        "content": content.decode("latin-1"),
+        "filename": "spéech 1.wav",
+        "type": "application/octet-stream",
+        "model": MODEL,
+        "language": "en",
+        "temperature": 0.5,
+        "stream": False,
+        "granularities": ["word", "segment"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "kind"),
+    [
+        ("aGVsbG8=", "hello", "application/octet-stream"),
+        ("aGVs\nbG8=\n", "hello", "application/octet-stream"),
+        ("data:audio/wav;base64,aGVsbG8=", "hello", "audio/wav"),
+        ("data:audio/ogg;codecs=opus;base64,aGVsbG8=", "hello", "audio/ogg"),
+        ("data:;base64,aGVsbG8=", "hello", "application/octet-stream"),
+    ],
+)
+def test_spellings_of_a_file(file: str, content: str, kind: str) -> None:
+    """A file comes as base64, in lines or not, or as a data URL, whose type it keeps."""
+    got = answer(ask("/v1/audio/transcriptions", {"file": file, "model": None})).only
+
+    assert (content, kind, "file", MODEL) == (
+        got["content"],
+        got["type"],
+        got["filename"],
+        got["model"],
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "fragment"),
+    [
+        (None, 'This route takes a file: {"file": "<base64 or data URL>"'),
+        ({}, "This route takes a file"),
+        ([], "This route takes a file"),
+        ({"file": None}, "This route takes a file"),
+        ({"file": 5}, "This route takes a file"),
+        ({"file": "!!"}, "file is neither base64 nor a data URL of base64."),
+        ({"file": "aGk"}, "file is neither base64 nor a data URL of base64."),
+        ({"file": "é"}, "file is neither base64 nor a data URL of base64."),
+        ({"file": "data:text/plain,hello"}, "file is neither base64 nor a data URL of base64."),
+        ({"file": "https://example.com/a.wav"}, "file is neither base64 nor a data URL"),
+    ],
+)
+def test_wrong_files(body: Any, fragment: str) -> None:
+    """What is no file is refused with the form that a file takes."""
+    error = refused(ask("/v1/audio/transcriptions", body))
+
+    assert fragment in error.message
+    assert (400, "file") == (error.code, error.param)
+
+
+# --- what comes back
+
+
+def test_a_stream_is_the_servers_own_bytes() -> None:
+    """What leaves, joined, is what the app wrote, and each yield is a text of whole events."""
+    outcome = answer(ask(CHAT, {"stream": True}))
+
+    assert b"".join(ANSWER).decode() == "".join(outcome.yields)
+    assert all(text.endswith("\n\n") for text in outcome.yields)
+    assert outcome.error is None
+
+
+def test_parsed_events() -> None:
+    """With RAW_OPENAI_OUTPUT=0 a yield is the list of parsed events, and DONE is none of them."""
+    outcome = answer(ask(CHAT, {"stream": True}), raw=False)
+
+    assert [json.loads(e[6:]) for e in ANSWER[:-1]] == [e for part in outcome.yields for e in part]
+
+
+def test_an_unended_stream() -> None:
+    """The last event leaves whole although the server forgot the empty line behind it."""
+    outcome = answer(ask("/v1/unended", {"stream": True}))
+
+    assert b"".join([ROLE, ANSWER[1], DONE]).decode() == "".join(outcome.yields)
+
+
+def test_tokens_are_counted() -> None:
+    """The first token leaves with the role before it: no post is empty, and none waits."""
+
+    async def main() -> list[int]:
+        app = make_app([])
+        request = ask(CHAT, {"stream": True})
+        call = Call(request, make_engine(app), Routes(app, ()), model=MODEL, raw=False)
+        outbox: Outbox[Any] = Outbox(BatchSizes(max_delay_s=0))
+        await call.answer(outbox)
+        outbox.close()
+        batches = []
+        while (items := await outbox.next()) is not None:
+            batches.append(len(call.join(items)))
+        return batches
+
+    assert run(main()) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "expected"),
+    [
+        (b'{"a": [1, null]}', "application/json", {"a": [1, None]}),
+        (b"[1]", "application/json; charset=utf-8", [1]),
+        (b'{"a": 1}', "application/problem+json", {"a": 1}),
+        ('{"a": "é"}'.encode(), "application/json", {"a": "é"}),
+        (b'{"big": 18446744073709551616}', "application/json", {"big": 2**64}),
+        (b"0", "application/json", 0),
+        (b"null", "application/json", "null"),
+        (b'{"a": NaN}', "application/json", '{"a": NaN}'),
+        (b'{"a": Infinity}', "application/json", '{"a": Infinity}'),
+        (b'{"a": "\\ud800"}', "application/json", '{"a": "\\ud800"}'),
+        (b'{"a": 1}\n{"a": 2}\n', "application/x-ndjson", '{"a": 1}\n{"a": 2}\n'),
+        (b"{half", "application/json", "{half"),
+        (b'{"error": null, "a": 1}', "application/json", {"error": None, "a": 1}),
+        (b'{"error": {"a": 1}}', "application/json", '{"error": {"a": 1}}'),
+        (b"plain", "text/plain", "plain"),
+        (b"caf\xe9", "text/plain", "caf\ufffd"),
+        (b"\x00\xff", "audio/wav", {"content_type": "audio/wav", "base64": "AP8="}),
+        (b"", "application/json", {"status": 200}),
+        (b"", "text/plain", {"status": 200}),
+    ],
+)
+def test_replies(content: bytes, kind: str, expected: Any) -> None:
+    """JSON is yielded as what it says, text as text, bytes as base64, nothing as a status.
+
+    JSON that is not strict, and what the SDK would take for an error or an end, goes on as text.
+    """
+    got = answer(reply(content, kind)).only
+
+    assert expected == got
+    json.dumps(got, allow_nan=False, ensure_ascii=False).encode("utf-8")
+
+
+def test_whole_routes() -> None:
+    """Empty, text and binary replies of real routes arrive in their three forms."""
+    speech = answer(ask("/v1/audio/speech", {"input": "Hi"})).only
+
+    assert answer(ask("/v1/empty")).only == {"status": 200}
+    assert answer(ask("/metrics")).only == "requests 1.0\n"
+    assert speech == {
+        "content_type": "audio/wav",
+        "base64": base64.b64encode(bytes(range(256))).decode(),
+    }
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("content", "status", "message", "kind", "param"),
+    [
+        pytest.param(
+            json.dumps({"error": REFUSED}).encode(),
+            404,
+            "No such model.",
+            "NotFoundError",
+            "model",
+            id="vLLM's",
+        ),
+        pytest.param(
+            b'{"type": "error", "error": {"type": "invalid_request_error", "message": "No."}}',
+            400,
+            "No.",
+            "invalid_request_error",
+            None,
+            id="Anthropic's",
+        ),
+        pytest.param(
+            b'{"detail": "Not Found"}',
+            404,
+            "/v1/reply: Not Found.",
+            "NotFoundError",
+            None,
+            id="FastAPI's",
+        ),
+        pytest.param(b"too large", 413, "too large", "PayloadTooLargeError", None, id="text"),
+        pytest.param(
+            b"", 503, "/v1/reply answered with status 503.", "ServiceUnavailableError", None, id="-"
+        ),
+        pytest.param(b"[]", 500, "[]", "InternalServerError", None, id="a list"),
+        pytest.param(b'"error"', 500, '"error"', "InternalServerError", None, id="a text"),
+        pytest.param(
+            b'{"error": "flat"}', 500, '{"error": "flat"}', "InternalServerError", None, id="flat"
+        ),
+        pytest.param(
+            b'{"error": {"message": ""}}',
+            500,
+            "The request failed, and nothing says why.",
+            "InternalServerError",
+            None,
+            id="no words",
+        ),
+        pytest.param(
+            b'{"error": {"message": "chat template is missing from the tokenizer."}}',
+            400,
+            "chat template is missing from the tokenizer. Set the variable CUSTOM_CHAT_TEMPLATE, "
+            "or use the route /v1/completions.",
+            "BadRequestError",
+            None,
+            id="with a hint",
+        ),
+        pytest.param(
+            b'{"error": {"message": "Use --enable-auto-tool-choice."}}',
+            400,
+            "Use --enable-auto-tool-choice. (An option such as --max-model-len is the worker's "
+            "variable MAX_MODEL_LEN.)",
+            "BadRequestError",
+            None,
+            id="an option",
+        ),
+    ],
+)
+def test_status_errors(
+    content: bytes, status: int, message: str, kind: str, param: str | None
+) -> None:
+    """Every status of 400 and more fails the job with the server's own words, whatever their form.
+
+    Also where it calls itself a stream.
+    """
+    for media in ("application/json", "text/event-stream"):
+        outcome = answer(reply(content, media, status))
+
+        assert outcome.yields == []
+        assert outcome.error is not None
+        assert (message, status, kind, param) == (
+            outcome.error.message,
+            outcome.error.code,
+            outcome.error.type,
+            outcome.error.param,
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/v1/raises", "nobody foresaw this"),
+        ("/v1/raises/unhandled", "Internal Server Error"),
+        ("/v1/gives-up", "The server gave this request up."),
+    ],
+)
+def test_a_route_that_raises(path: str, message: str) -> None:
+    """An exception in the app fails the one job with code 500, and no traceback comes out."""
+    error = refused(ask(path, {}))
+
+    assert (message, 500) == (error.message, error.code)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_an_error_after_the_response_started(stream: bool) -> None:
+    """An answer that breaks off is an error, after what was sent of it, and never a success."""
+    outcome = answer(ask("/v1/breaks", {"stream": stream}))
+
+    assert outcome.error is not None
+    assert ("the tool call could not be parsed", 400) == (
+        outcome.error.message,
+        outcome.error.code,
+    )
+    assert (ROLE + ANSWER[1]).decode() * stream == "".join(outcome.yields)
+    assert (outcome.frame is not None) == stream
+
+
+@pytest.mark.parametrize("raw", [True, False])
+def test_an_error_inside_a_stream(raw: bool) -> None:
+    """A stream that tells its error in the server's words ends the job, and tells it once."""
+    outcome = answer(ask("/v1/fails", {"stream": True}), raw=raw)
+
+    assert outcome.error is not None
+    assert {"error": REFUSED} == outcome.error.body()
+    assert outcome.frame is None
+    if raw:
+        whole = ROLE + ANSWER[1] + event({"error": REFUSED}) + DONE
+        assert whole.decode() == "".join(outcome.yields)
+    else:
+        assert {"error": REFUSED} == outcome.yields[-1][-1]
+
+
+def test_an_app_that_never_answers() -> None:
+    """An app that returns without a response is an error and not an empty success."""
+
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        await receive()
+
+    error = refused(ask("/v1/raw", {}), app=silent)
+
+    assert ("/v1/raw gave no answer.", 500) == (error.message, error.code)
+
+
+def test_an_app_that_raises_before_it_answers() -> None:
+    """An exception that no handler of the app turned into a response is translated as vLLM does."""
+
+    async def broken(scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError("The model does not support this")
+
+    error = refused(ask("/v1/raw", {}), app=broken)
+
+    assert ("The model does not support this", 501) == (error.message, error.code)
+
+
+@pytest.mark.parametrize(
+    "request_", [ask("/v1/raises", {}), ask("/v1/fails", {"stream": True}), ask("/v1/gives-up", {})]
+)
+def test_a_dead_engine(request_: RouteRequest) -> None:
+    """Once the engine is dead, every error says so, whatever the app made of it."""
+    assert isinstance(refused(request_, errored=True), EngineDied)
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "raw", "expected"),
+    [
+        (CHAT, {}, True, None),
+        (CHAT, {}, False, None),
+        (CHAT, None, True, None),
+        (CHAT, {"stream": True}, True, 'data: {"error": ERROR}\n\ndata: [DONE]\n\n'),
+        (CHAT, {"stream": "true"}, True, 'data: {"error": ERROR}\n\ndata: [DONE]\n\n'),
+        ("/v1/responses", {"stream": True}, True, 'data: {"error": ERROR}\n\ndata: [DONE]\n\n'),
+        (
+            "/v1/messages/?beta=true",
+            {"stream": True},
+            True,
+            'event: error\ndata: {"type": "error", "error": {"type": "NotFoundError", '
+            '"message": "No such model."}}\n\n',
+        ),
+        (CHAT, {"stream": True}, False, [{"error": REFUSED}]),
+        (
+            "/messages",
+            {"stream": True},
+            False,
+            [
+                {
+                    "type": "error",
+                    "error": {"type": "NotFoundError", "message": "No such model."},
+                }
+            ],
+        ),
+    ],
+)
+def test_frame(path: str, body: Any, raw: bool, expected: Any) -> None:
+    """A stream tells its error in the dialect of its route before the job fails."""
+    error = RequestError(REFUSED["message"], code=404, param="model")
+
+    async def main() -> Any:
+        app = make_app([])
+        call = Call(ask(path, body), make_engine(app), Routes(app, ()), model=MODEL, raw=raw)
+        return call.frame(error)
+
+    if isinstance(expected, str):
+        expected = expected.replace("ERROR", json.dumps(REFUSED))
+
+    assert expected == run(main())
+
+
+def test_no_error_is_a_completion() -> None:
+    """The official client's model takes no error of a real route for an answer."""
+    for request in (ask("/v1/nowhere", {}), ask("/v1/raises", {}), ask(CHAT, None)):
+        with pytest.raises(ValidationError):
+            ChatCompletion.model_validate(refused(request).body())
+
+
+# --- the client goes away
+
+
+async def cancel_when(
+    ready: Callable[[], bool], path: str, seen: list[str]
+) -> tuple[asyncio.Task[None], list[str]]:
+    """Start a call, cancel it once it is under way, and return it ended."""
+    app = make_app(seen)
+    call = Call(ask(path, {}), make_engine(app), Routes(app, ()), model=MODEL, raw=True)
+    task = asyncio.create_task(call.answer(Outbox(BatchSizes())))
+    while not ready():
+        assert not task.done()
+        await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.wait([task])
+    return task, list(seen)
+
+
+@pytest.mark.parametrize(
+    ("path", "noticed"),
+    [
+        ("/v1/waits", ["disconnected", "stopped"]),
+        ("/v1/waits/for-messages", ["stopped"]),
+        ("/v1/waits/streaming", ["stopped"]),
+        ("/v1/waits/and-raises", ["stopped"]),
+    ],
+)
+def test_cancelling_disconnects(
+    path: str, noticed: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A cancelled call tells the app that the client is gone, and ends when the app has stopped."""
+    seen: list[str] = []
+    task, at_the_end = run(cancel_when(lambda: bool(seen), path, seen))
+
+    assert ["started " + MODEL, *noticed] == at_the_end
+    assert task.cancelled()
+    assert [] == [r for r in caplog.records if r.name == "asyncio"]
+
+
+def test_cancelling_before_the_app_ran() -> None:
+    """A call cancelled in its first moment ends, although the app had not looked for its client."""
+    seen: list[str] = []
+    task, _ = run(cancel_when(lambda: True, "/v1/waits", seen))
+
+    assert task.cancelled()
+
+
+def test_a_neighbour_goes_on() -> None:
+    """Cancelling one call leaves the one beside it alone."""
+
+    async def main() -> tuple[bool, list[Any]]:
+        seen: list[str] = []
+        app = make_app(seen)
+        engine, routes = make_engine(app), Routes(app, ())
+        gone = Call(ask("/v1/waits", {}), engine, routes, model=MODEL, raw=True)
+        stays = Call(ask(CHAT, {"stream": True}), engine, routes, model=MODEL, raw=True)
+        outbox: Outbox[Any] = Outbox(BatchSizes())
+        task = asyncio.create_task(gone.answer(Outbox(BatchSizes())))
+        neighbour = asyncio.create_task(stays.answer(outbox))
+        await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task, neighbour])
+        outbox.close()
+        items: list[Any] = []
+        while (batch := await outbox.next()) is not None:
+            items += batch
+        return task.cancelled(), items
+
+    assert run(main()) == (True, ANSWER)
+
+
+def test_receive_waits_for_the_end() -> None:
+    """The app is told of no disconnect while its client is there, however often it asks."""
+    asked: list[Message] = []
+
+    async def curious(scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG001
+        asked.append(await receive())
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(0.05):
+                asked.append(await receive())
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"done", "more_body": False})
+
+    got = answer(ask("/v1/raw", {"a": 1}), app=curious).only
+
+    assert base64.b64encode(b"done").decode() == got["base64"]
+    assert [("http.request", False)] == [(m["type"], m["more_body"]) for m in asked]
+    assert {"a": 1, "model": MODEL} == json.loads(asked[0]["body"])
