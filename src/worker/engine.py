@@ -7,7 +7,7 @@ This is the one room that knows how vLLM 0.32 puts its server together
 import argparse
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -28,13 +28,15 @@ class Engine:
     """A running engine. Everything on it must be used on `loop`.
 
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
-    what that application's routes work with.
+    what that application's routes work with; `children` are the engine's processes;
+    `sampling_defaults` are those of the model's `generation_config.json`, as vLLM reads it.
     """
 
     client: Any
     app: Any
     loop: asyncio.AbstractEventLoop
     children: tuple[psutil.Process, ...]
+    sampling_defaults: Mapping[str, Any]
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` as a task on the engine's loop; callable from any thread."""
@@ -49,7 +51,7 @@ class Engine:
 
     async def died(self) -> None:
         """Return once the engine is gone."""
-        while not self.client.errored:
+        while not self.client.errored:  # noqa: ASYNC110 - vLLM tells nobody
             await asyncio.sleep(DEATH_POLL_S)
 
     def translate(self, error: Exception) -> RequestError:
@@ -113,7 +115,13 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
             path.model_path = model
         children = set(psutil.Process().children(recursive=True)) - before
         async with app.router.lifespan_context(app):
-            yield Engine(client, app, asyncio.get_running_loop(), tuple(children))
+            yield Engine(
+                client,
+                app,
+                asyncio.get_running_loop(),
+                tuple(children),
+                client.model_config.get_diff_sampling_param(),  # reads a file at every call
+            )
     finally:
         await building.__aexit__(None, None, None)
 

@@ -124,7 +124,7 @@ class Call:
         config = self._engine.client.model_config
         params = sampling.read(
             self._request.sampling_params,
-            defaults=config.get_diff_sampling_param(),
+            defaults=self._engine.sampling_defaults,
             default_max_tokens=self._default_max_tokens,
             stream=self._request.stream,
         )

@@ -4,10 +4,11 @@ import concurrent.futures
 import json
 from collections.abc import Iterator
 
-import models
 import pytest
-from local_endpoint import Record
 from served import Served, serve
+
+import models
+from local_endpoint import Record
 
 FIRST_JOBS = 20
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import local_endpoint
 import openai
 import psutil
+
+import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, Record
 
 START_S = 240.0  # a cold machine compiles kernels; a warm one needs 20 s

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from local_endpoint import Record
 from served import Served
+
+from local_endpoint import Record
 
 pytestmark = pytest.mark.timeout(300)
 

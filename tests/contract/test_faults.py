@@ -4,11 +4,12 @@ import re
 import signal
 import time
 
-import models
 import psutil
 import pytest
-from local_endpoint import Status
 from served import Served, serve
+
+import models
+from local_endpoint import Status
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -3,8 +3,9 @@
 import json
 
 import pytest
-from local_endpoint import Record, Status
 from served import Served, text
+
+from local_endpoint import Record, Status
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,8 +5,9 @@ import json
 
 import openai
 import pytest
-from local_endpoint import Record, Status
 from served import Served
+
+from local_endpoint import Record, Status
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -237,7 +237,7 @@ def make_app(seen: list[str]) -> FastAPI:
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
     """The value that a call is given; of the client it only asks whether the engine is dead."""
     client = SimpleNamespace(errored=errored)
-    return Engine(client, app, asyncio.get_running_loop(), children=())
+    return Engine(client, app, asyncio.get_running_loop(), children=(), sampling_defaults={})
 
 
 def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:
