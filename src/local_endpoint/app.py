@@ -13,7 +13,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
-from local_endpoint import wire, worker_side
+from local_endpoint import page, wire, worker_side
 from local_endpoint.endpoint import Endpoint
 from local_endpoint.faults import Faults
 from local_endpoint.jobs import Job
@@ -36,6 +36,8 @@ def application(endpoint: Endpoint) -> web.Application:
     @web.middleware
     async def gate(request: web.Request, handler: Handler) -> web.StreamResponse:
         request[worker_side.ARRIVED_S] = time.monotonic()
+        if page.is_page(request.path):
+            return await handler(request)
         _, version, endpoint_id, route, *_ = f"{request.path}////".split("/", 4)
         if (version, endpoint_id) != ("v2", endpoint.id):
             return wire.refuse("endpoint not found", 404)
@@ -67,6 +69,7 @@ def application(endpoint: Endpoint) -> web.Application:
     app = web.Application(middlewares=[gate], client_max_size=2**40)  # `wire.read` has the limits
     for side in (WorkerSide(endpoint), PublicSide(endpoint), OpenAISide(endpoint)):
         app.add_routes(side.routes())
+    app.add_routes(page.routes())
     app.cleanup_ctx.append(living)
     return app
 

@@ -5,7 +5,7 @@ import os
 import site
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from local_endpoint.faults import Faults
 from local_endpoint.jobs import Job, Jobs, Kind, Policy
@@ -13,6 +13,9 @@ from local_endpoint.knobs import Knobs
 from local_endpoint.recording import Recording
 from local_endpoint.waiting import Waiters
 from local_endpoint.webhooks import Webhooks
+
+if TYPE_CHECKING:
+    from local_endpoint.supervisor import Supervisor
 
 TICK_S = 0.1
 
@@ -23,7 +26,15 @@ class Endpoint:
     `url` is known once it listens.
     """
 
-    def __init__(self, knobs: Knobs, *, endpoint_id: str, api_key: str, worker_key: str) -> None:
+    def __init__(
+        self,
+        knobs: Knobs,
+        *,
+        endpoint_id: str,
+        api_key: str,
+        worker_key: str,
+        is_recording: bool = True,
+    ) -> None:
         self.id = endpoint_id
         self.api_key = api_key
         self.worker_key = worker_key
@@ -31,8 +42,10 @@ class Endpoint:
         self.origin = ""
         self.waiters = Waiters()
         self.faults = Faults()
-        self.recording = Recording(knobs.record_jobs, knobs.record_bytes)
+        self.started_s = time.monotonic()
+        self.recording = Recording(knobs.record_jobs, knobs.record_bytes, is_on=is_recording)
         self.webhooks = Webhooks(knobs.webhook_retry_s)
+        self.supervisor: "Supervisor | None" = None  # of the workers that are started here
         self.jobs = Jobs(knobs, time.monotonic, self.waiters.wake, self.webhooks.send)
 
     @property
@@ -42,6 +55,12 @@ class Endpoint:
     @property
     def openai_url(self) -> str:
         return f"{self.url}/openai/v1"
+
+    def set_knobs(self, knobs: Knobs) -> None:
+        """Behave differently from now on: what waits already waits as before."""
+        self.knobs = self.jobs.knobs = knobs
+        self.recording.max_jobs, self.recording.max_bytes = knobs.record_jobs, knobs.record_bytes
+        self.webhooks.retry_s = knobs.webhook_retry_s
 
     def submit(
         self,

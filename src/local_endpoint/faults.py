@@ -1,32 +1,101 @@
 """Failures on order: the next answers of a route are errors, are late, or never come."""
 
 import asyncio
+import dataclasses
 import threading
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp import web
+
+FAULT = "fault"  # the fault of a request, set on it
+SPIN_S = 0.05  # the SDK repeats a refused poll at once: no faster than this
+
+# What a fault's route may be, and the routes which it stands for.
+ROUTES = {
+    name: frozenset(routes.split())
+    for name, routes in {
+        "job-take": "job-take job-take-batch",
+        "job-stop": "job-stop",
+        "job-stream": "job-stream",
+        "job-done": "job-done",
+        "posts": "job-stream job-done",
+        "ping": "ping",
+        "run": "run",
+        "runsync": "runsync",
+        "status": "status",
+        "status-sync": "status-sync",
+        "stream": "stream",
+        "cancel": "cancel",
+        "retry": "retry",
+        "purge-queue": "purge-queue",
+        "health": "health",
+        "requests": "requests",
+        "openai": "openai",
+    }.items()
+}
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What happens to a request instead of, or before, its proper treatment."""
+    """What happens to the next requests of a route.
+
+    `status` is answered instead of doing anything, `drop` cuts the connection instead.
+    `delay_ms` passes before the request is treated, `answer_delay_ms` between that and its
+    answer; `drop_answer` cuts the connection when the request was treated: a job that was handed
+    out is lost. For `job-stop` the next answer names its jobs twice (`duplicate`), or jobs that
+    nobody knows (`job_ids`). `stop` cancels the job of a `job-take` or a `job-stream` and answers
+    once its worker was told: before the job starts, or while its post is under way.
+    """
 
     route: str
     status: int | None = None
     delay_ms: float = 0.0
+    answer_delay_ms: float = 0.0
     drop: bool = False
+    drop_answer: bool = False
+    stop: bool = False
+    duplicate: bool = False
+    job_ids: tuple[str, ...] = ()
+    worker_id: str | None = None  # only this worker's requests
 
-    async def happen(self, request: web.Request) -> web.StreamResponse | None:
-        """Delay the request, then answer it, drop it, or (None) let it pass."""
-        if self.delay_ms:
-            await asyncio.sleep(self.delay_ms / 1000)
-        if self.drop and request.transport is not None:
-            request.transport.abort()
+    def __post_init__(self) -> None:
+        if self.route not in ROUTES:
+            raise ValueError(f"route={self.route!r} is not one of {', '.join(ROUTES)}")
+        if self.status is not None and not 200 <= self.status <= 599:
+            raise ValueError(f"status={self.status!r} is not an HTTP status")
+        if self.stop and self.route not in ("job-take", "job-stream"):
+            raise ValueError("stop is for job-take and job-stream")
+        if (self.duplicate or self.job_ids) and self.route != "job-stop":
+            raise ValueError("duplicate and job_ids are for job-stop")
+
+    async def before(self, request: web.Request) -> web.Response | None:
+        """Do what comes before the treatment; an answer means that there will be none."""
+        await asyncio.sleep(self.delay_ms / 1000)
+        if self.drop:
+            cut(request)
             return web.Response(status=500)
         if self.status is None:
             return None
+        if self.route in ("job-take", "job-stop"):
+            await asyncio.sleep(SPIN_S)
         await request.read()  # so that the connection stays usable
+        if self.status == 204:
+            return web.Response(status=204)
         return web.json_response({"error": "injected fault"}, status=self.status)
+
+    async def before_answer(self, request: web.Request) -> bool:
+        """Do what comes between treatment and answer; False means that there will be none."""
+        await asyncio.sleep(self.answer_delay_ms / 1000)
+        if self.drop_answer:
+            cut(request)
+        return not self.drop_answer
+
+
+def cut(request: web.Request) -> None:
+    """Drop the connection of a request."""
+    if request.transport is not None:
+        request.transport.abort()
 
 
 class Faults:
@@ -34,41 +103,53 @@ class Faults:
 
     May be used from any thread::
 
-        endpoint.faults.add(route="job-stream", status=500, times=3)
-        endpoint.faults.add(route="job-stream", delay_ms=200, times=None)  # until clear()
+        endpoint.faults.add("posts", status=500, times=3)  # the next three posts fail with 500
+        endpoint.faults.add("job-stream", delay_ms=200, times=None)  # until clear()
     """
 
     def __init__(self) -> None:
         self._waiting: list[tuple[Fault, int | None]] = []
         self._lock = threading.Lock()
 
-    def add(
-        self,
-        route: str,
-        *,
-        status: int | None = None,
-        delay_ms: float = 0.0,
-        drop: bool = False,
-        times: int | None = 1,
-    ) -> None:
-        """Let the next `times` requests to `route` (the word after the endpoint's id) fail."""
+    def add(self, route: str, *, times: int | None = 1, **fault: Any) -> None:
+        """Let the next `times` requests to `route` meet a `Fault`. Raises `ValueError`."""
+        unknown = fault.keys() - {field.name for field in dataclasses.fields(Fault)}
+        if unknown:
+            raise ValueError(f"a fault has no {', '.join(sorted(unknown))}")
+        if times is not None and times < 1:
+            raise ValueError(f"times={times!r} is less than 1")
+        if "job_ids" in fault:
+            fault["job_ids"] = tuple(fault["job_ids"])
         with self._lock:
-            self._waiting.append((Fault(route, status, delay_ms, drop), times))
+            self._waiting.append((Fault(route, **fault), times))
 
     def clear(self) -> None:
         with self._lock:
             self._waiting.clear()
 
-    def next(self, route: str) -> Fault | None:
+    def waiting(self) -> list[dict[str, Any]]:
+        """Give what is still to happen: the arguments of `add`, but for the defaults."""
+        with self._lock:
+            return [{**_given(fault), "times": times} for fault, times in self._waiting]
+
+    def next(self, route: str, worker_id: str | None = None) -> Fault | None:
         """Give the fault that this request meets, and use it up."""
         if not self._waiting:
             return None
         with self._lock:
             for index, (fault, times) in enumerate(self._waiting):
-                if fault.route == route:
+                if route in ROUTES[fault.route] and fault.worker_id in (None, worker_id):
                     if times is not None and times <= 1:
                         del self._waiting[index]
                     elif times is not None:
                         self._waiting[index] = (fault, times - 1)
                     return fault
         return None
+
+
+def _given(fault: Fault) -> dict[str, Any]:
+    return {
+        field.name: getattr(fault, field.name)
+        for field in dataclasses.fields(Fault)
+        if getattr(fault, field.name) != field.default
+    }

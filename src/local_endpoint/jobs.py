@@ -11,6 +11,9 @@
     FAILED | TIMED_OUT ──retry──▶ IN_QUEUE
 """
 
+import dataclasses
+import heapq
+import itertools
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -41,10 +44,11 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Policy:
-    """How long a job may run once taken, and how long it may exist."""
+    """How long a job may run once taken, how long it may exist, and whether it may wait long."""
 
     execution_timeout_s: float
     ttl_s: float
+    is_low_priority: bool = False  # starts no worker
 
 
 @dataclass(eq=False, slots=True)
@@ -71,6 +75,12 @@ class Job:
     chunks: list[Any] = field(default_factory=list)  # streamed and not yet drained
     chunk_bytes: int = 0
     chunk_count: int = 0  # ever streamed in this run
+    posts: int = 0  # accepted stream and done posts of this run, with their times and bytes
+    post_bytes: int = 0
+    first_post_s: float | None = None
+    last_post_s: float | None = None
+    tokens: int | None = None  # as the worker reports them
+    events: int = 0  # SSE events streamed in this run
 
     @property
     def weight(self) -> int:
@@ -92,6 +102,7 @@ class Worker:
     ping_jobs: set[str] = field(default_factory=set)
     sdk_version: str | None = None
     jobs: dict[str, Job] = field(default_factory=dict)
+    idle_s: float | None = None  # since when it is ready and has nothing to do
     stops: dict[str, float | None] = field(default_factory=dict)  # job id: when last sent
 
     @property
@@ -106,8 +117,8 @@ class Worker:
 class Jobs:
     """All jobs and workers of one endpoint.
 
-    `wake` is called with what has changed: a job's id, `WAITING_FOR_JOBS`, `stops_of(worker)`,
-    or `news_of(worker)`; `ended` with each job that reaches a final state.
+    `wake` is called with what has changed: a job's id, `WAITING_FOR_JOBS`, or `stops_of(worker)`;
+    `ended` with each job that reaches a final state.
     """
 
     def __init__(
@@ -117,7 +128,7 @@ class Jobs:
         wake: Callable[[str], None] = lambda _key: None,
         ended: Callable[[Job], None] = lambda _job: None,
     ) -> None:
-        self._knobs = knobs
+        self.knobs = knobs
         self._clock = clock
         self._wake = wake
         self._on_end = ended
@@ -140,12 +151,29 @@ class Jobs:
     def in_progress(self) -> int:
         return len(self._live) - len(self._queue)
 
+    def overdue(self, wait_s: float) -> int:
+        """Count the queued jobs which have waited so long and may start a worker."""
+        since_s = self._clock() - wait_s
+        return sum(
+            job.submitted_s <= since_s and not job.policy.is_low_priority for job in self._queue
+        )
+
+    def latest(self, most: int) -> list[Job]:
+        """Give the jobs submitted last, the newest first."""
+        jobs = itertools.chain(self._ended.values(), self._live.values())
+        return heapq.nlargest(most, jobs, key=lambda job: job.submitted_s)
+
     def policy(
-        self, execution_timeout_s: float | None = None, ttl_s: float | None = None
+        self,
+        execution_timeout_s: float | None = None,
+        ttl_s: float | None = None,
+        *,
+        is_low_priority: bool = False,
     ) -> Policy:
         return Policy(
-            self._knobs.execution_timeout_s if execution_timeout_s is None else execution_timeout_s,
-            self._knobs.ttl_s if ttl_s is None else ttl_s,
+            self.knobs.execution_timeout_s if execution_timeout_s is None else execution_timeout_s,
+            self.knobs.ttl_s if ttl_s is None else ttl_s,
+            is_low_priority,
         )
 
     def get(self, job_id: str) -> Job | None:
@@ -177,7 +205,7 @@ class Jobs:
         return job
 
     def set_ttl(self, job: Job, ttl_s: float) -> None:
-        job.policy = Policy(job.policy.execution_timeout_s, ttl_s)
+        job.policy = dataclasses.replace(job.policy, ttl_s=ttl_s)
 
     def cancel(self, job: Job) -> None:
         """End a job at once, queued or running; a finished one stays what it is."""
@@ -237,7 +265,8 @@ class Jobs:
 
     def asks(self, worker: Worker) -> None:
         """Note that the worker asks for jobs, so it is ready."""
-        worker.ready = True
+        if not worker.ready:
+            worker.ready, worker.idle_s = True, self._clock()
 
     def take(self, worker: Worker, most: int = 1) -> list[Job]:
         """Hand up to `most` queued jobs to a worker."""
@@ -255,6 +284,7 @@ class Jobs:
             job.worker_id = worker.id
             job.taken_s = self._clock()
             worker.jobs[job.id] = job
+            worker.idle_s = None
             self._move(job, Status.IN_PROGRESS)
         return taken
 
@@ -264,11 +294,21 @@ class Jobs:
             if job.status is Status.IN_PROGRESS:
                 self._requeue(job, front=True)
 
-    def stream(self, worker: Worker, job_id: str, values: list[Any], size: int) -> bool:
+    def stream(
+        self,
+        worker: Worker,
+        job_id: str,
+        values: list[Any],
+        size: int,
+        tokens: int | None = None,
+        events: int = 0,
+    ) -> bool:
         """Append to what a job has streamed; False if it is not this worker's (any more)."""
         job = worker.jobs.get(job_id)
         if job is None:
             return False
+        self._count(job, size, tokens)
+        job.events += events
         job.chunks += values
         job.chunk_count += len(values)
         job.chunk_bytes += size
@@ -283,11 +323,14 @@ class Jobs:
         job.output, job.has_output = output, True
         return True
 
-    def complete(self, worker: Worker, job_id: str, *output: Any, size: int = 0) -> bool:
+    def complete(
+        self, worker: Worker, job_id: str, *output: Any, size: int = 0, tokens: int | None = None
+    ) -> bool:
         """End a job as COMPLETED, with its output or without any; False if it is too late."""
         job = self._done(worker, job_id)
         if job is None:
             return False
+        self._count(job, size, tokens)
         job.output = output[0] if output else None
         job.has_output = bool(output)
         job.output_size = size
@@ -299,6 +342,7 @@ class Jobs:
         job = self._done(worker, job_id)
         if job is None:
             return False
+        self._count(job, len(error))
         self._end(job, Status.FAILED, error)
         return True
 
@@ -319,7 +363,7 @@ class Jobs:
         due = [
             job_id
             for job_id, sent_s in worker.stops.items()
-            if sent_s is None or now_s - sent_s >= self._knobs.stop_repeat_s
+            if sent_s is None or now_s - sent_s >= self.knobs.stop_repeat_s
         ]
         worker.stops.update(dict.fromkeys(due, now_s))
         return due
@@ -327,7 +371,7 @@ class Jobs:
     def next_stop_s(self, worker: Worker) -> float | None:
         """Give the time at which a stop signal is due again, if one is pending."""
         sent = [sent_s for sent_s in worker.stops.values() if sent_s is not None]
-        return min(sent) + self._knobs.stop_repeat_s if sent else None
+        return min(sent) + self.knobs.stop_repeat_s if sent else None
 
     def unsend_stops(self, worker: Worker, job_ids: Iterable[str]) -> None:
         """Note that a stop signal could not be delivered."""
@@ -337,7 +381,8 @@ class Jobs:
     def retire(self, worker: Worker) -> None:
         """Give this worker no more jobs: it asked to be replaced, or is being stopped."""
         worker.retired = True
-        self._wake(news_of(worker.id))
+        self._wake(WAITING_FOR_JOBS)  # its open polls end
+        self._wake(stops_of(worker.id))
 
     def lose(self, worker_id: str) -> None:
         """Forget a worker that is gone, and queue its jobs again, up to the retry limit."""
@@ -346,7 +391,7 @@ class Jobs:
             return
         for job in reversed(list(worker.jobs.values())):
             job.lost += 1
-            if job.lost > self._knobs.worker_lost_retries:
+            if job.lost > self.knobs.worker_lost_retries:
                 self._end(job, Status.FAILED, f"worker {worker_id} was lost with the job")
             else:
                 self.retried += 1
@@ -361,24 +406,24 @@ class Jobs:
             self._expire(job, now_s)
         for worker in list(self.workers.values()):
             may_be_silent = worker.open_polls or (worker.expected and not worker.ready)
-            if now_s - worker.seen_s > self._knobs.worker_lost_s and not may_be_silent:
+            if now_s - worker.seen_s > self.knobs.worker_lost_s and not may_be_silent:
                 self.lose(worker.id)
         for job in [job for job in self._ended.values() if self._is_stale(job, now_s)]:
             self._forget(job)
 
     def _expire(self, job: Job, now_s: float) -> None:
-        may_expire = self._knobs.ttl_mode == "delete" or job.status is Status.IN_QUEUE
+        may_expire = self.knobs.ttl_mode == "delete" or job.status is Status.IN_QUEUE
         if may_expire and now_s - job.submitted_s >= job.policy.ttl_s:
             self._stop(job)
             self._end(job, Status.TIMED_OUT, "ttl exceeded")
-            if self._knobs.ttl_mode == "delete":
+            if self.knobs.ttl_mode == "delete":
                 self._forget(job)
         elif job.taken_s is not None and now_s - job.taken_s >= job.policy.execution_timeout_s:
             self._stop(job)
-            self._end(job, Status(self._knobs.exec_timeout_status), "executionTimeout exceeded")
+            self._end(job, Status(self.knobs.exec_timeout_status), "executionTimeout exceeded")
 
     def _is_stale(self, job: Job, now_s: float) -> bool:
-        knobs = self._knobs
+        knobs = self.knobs
         retention_s = knobs.retention_sync_s if job.kind == "sync" else knobs.retention_run_s
         outlived = knobs.ttl_mode == "delete" and now_s - job.submitted_s >= job.policy.ttl_s
         return outlived or now_s - (job.ended_s or now_s) >= retention_s
@@ -389,6 +434,15 @@ class Jobs:
         job.status = status
         job.history.append((self._clock(), status))
         self._wake(job.id)
+
+    def _count(self, job: Job, size: int, tokens: int | None = None) -> None:
+        job.last_post_s = self._clock()
+        if job.first_post_s is None:
+            job.first_post_s = job.last_post_s
+        job.posts += 1
+        job.post_bytes += size
+        if tokens is not None:
+            job.tokens = tokens
 
     def _done(self, worker: Worker, job_id: str) -> Job | None:
         worker.stops.pop(job_id, None)
@@ -408,14 +462,15 @@ class Jobs:
         worker = self._holder(job)
         if worker is not None:
             worker.jobs.pop(job.id, None)
-            if worker.retired:
-                self._wake(news_of(worker.id))
+            if not worker.jobs and worker.ready:
+                worker.idle_s = self._clock()
 
     def _requeue(self, job: Job, *, front: bool) -> None:
         self._leave_worker(job)
         job.worker_id = job.taken_s = job.ended_s = job.error = job.output = None
         job.has_output = False
-        job.output_size = job.chunk_bytes = job.chunk_count = 0
+        job.output_size = job.chunk_bytes = job.chunk_count = job.posts = job.post_bytes = job.events = 0
+        job.first_post_s = job.last_post_s = job.tokens = None
         job.chunks = []
         if front:
             self._queue.appendleft(job)
@@ -442,8 +497,8 @@ class Jobs:
             self._forget(oldest)
 
     def _over_the_limit(self) -> Iterator[Job]:
-        while len(self._ended) > self._knobs.retain_jobs or (
-            self._ended_bytes > self._knobs.retain_bytes and len(self._ended) > 1
+        while len(self._ended) > self.knobs.retain_jobs or (
+            self._ended_bytes > self.knobs.retain_bytes and len(self._ended) > 1
         ):
             yield next(iter(self._ended.values()))
 
@@ -454,7 +509,3 @@ class Jobs:
 
 def stops_of(worker_id: str) -> str:
     return f"stops of {worker_id}"
-
-
-def news_of(worker_id: str) -> str:
-    return f"news of {worker_id}"

@@ -4,11 +4,18 @@ import dataclasses
 import difflib
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 MB = 1_000_000  # the strict reading of the platform's "MB": a worker that fits here fits there
+
+Basis = Literal["documented", "observed", "assumed", "ours"]
+
+
+def _knob(default: Any, basis: Basis, meaning: str) -> Any:
+    """Describe a knob: `basis` is what its default rests on."""
+    return dataclasses.field(default=default, metadata={"basis": basis, "meaning": meaning})
 
 
 @dataclass(frozen=True)
@@ -20,43 +27,88 @@ class Knobs:
     """
 
     # Worker side
-    take_hold_s: float = 20.0  # the SDK gives a poll up after 90 s
-    stop_hold_s: float = 20.0
-    stop_repeat_s: float = 1.0  # a stop signal is sent again after this, until the job is gone
-    late_post_status: int = 200  # answer to a post for a job that is not that worker's (any more)
-    worker_lost_s: float = 30.0  # silence, no open poll included, after which a worker is lost
-    worker_lost_retries: int = 2  # how often a job outlives its worker before it is FAILED
-    rtt_ms: float = 0.0  # added to each stream and done post, half before and half after
+    take_hold_s: float = _knob(
+        20.0, "assumed", "how long a poll for jobs is held; the SDK gives up after 90 s"
+    )
+    stop_hold_s: float = _knob(20.0, "assumed", "how long a poll for stop signals is held")
+    stop_repeat_s: float = _knob(
+        1.0, "assumed", "a stop signal is sent again after this, until the job is gone"
+    )
+    late_post_status: int = _knob(
+        200, "assumed", "answer to a post for a job that is not that worker's (any more)"
+    )
+    worker_lost_s: float = _knob(
+        30.0, "assumed", "silence, without an open poll, after which a worker is lost"
+    )
+    worker_lost_retries: int = _knob(
+        2, "assumed", "how often a job outlives its worker before it is FAILED"
+    )
+    rtt_ms: float = _knob(
+        0.0, "ours", "round trip added to each stream and done post, half before and half after"
+    )
+
+    # Scaling, where workers are started here
+    scaler: Literal["QUEUE_DELAY", "REQUEST_COUNT"] = _knob(
+        "QUEUE_DELAY", "documented", "what starts a worker: a long wait, or a number of jobs"
+    )
+    scaler_value: float = _knob(
+        4.0, "documented", "QUEUE_DELAY: seconds in the queue; REQUEST_COUNT: jobs for a worker"
+    )
+    idle_timeout_s: float = _knob(
+        5.0, "documented", "a worker above the minimum that is idle for so long is stopped"
+    )
+    sigterm_grace_s: float = _knob(30.0, "assumed", "from SIGTERM to SIGKILL at a scale-down")
 
     # Public side
-    stream_hold_s: float = 9.0  # the platform's is 10 s, which is also the Python client's timeout
-    runsync_wait_ms: int = 90_000
-    execution_timeout_s: float = 600.0  # unless the job's policy says otherwise
-    ttl_s: float = 86_400.0
-    exec_timeout_status: Literal["FAILED", "TIMED_OUT"] = "FAILED"
-    ttl_mode: Literal["delete", "timed_out"] = "delete"
-    webhook_retry_s: float = 10.0
+    stream_hold_s: float = _knob(
+        9.0, "observed", "hold of an empty /stream; the platform's 10 s meet the Python client's"
+    )
+    runsync_wait_ms: int = _knob(90_000, "documented", "how long /runsync and /status-sync wait")
+    execution_timeout_s: float = _knob(600.0, "documented", "unless the job's policy has its own")
+    ttl_s: float = _knob(86_400.0, "documented", "lifetime, unless the job's policy has its own")
+    policy_limits: bool = _knob(
+        False, "documented", "refuse an executionTimeout under 5 s, a ttl under 10 s, or 7 days"
+    )
+    exec_timeout_status: Literal["FAILED", "TIMED_OUT"] = _knob(
+        "FAILED", "observed", "state of a job that ran too long"
+    )
+    ttl_mode: Literal["delete", "timed_out"] = _knob(
+        "delete", "documented", "the end of a ttl: the job is gone, or (older) only a queued one ends"
+    )
+    webhook_retry_s: float = _knob(10.0, "documented", "pause between the three tries of a webhook")
+    rate_limits: float = _knob(
+        0.0, "documented", "1 is the documented limits, a fraction less of them, 0 none"
+    )
 
     # OpenAI side
-    openai_failed_status: int = 500  # HTTP status for a job that failed before it gave anything
-    openai_timeout_s: float = 300.0
-    cancel_on_disconnect: bool = True
-    models_input: Literal["absent", "null", "empty"] = "absent"  # openai_input without a body
+    openai_failed_status: int = _knob(
+        500, "assumed", "HTTP status for a job that failed before it gave anything"
+    )
+    openai_timeout_s: float = _knob(300.0, "observed", "time for a whole answer")
+    cancel_on_disconnect: bool = _knob(
+        True, "assumed", "a client that leaves an OpenAI request has its job cancelled"
+    )
+    models_input: Literal["absent", "null", "empty"] = _knob(
+        "absent", "observed", "openai_input of a request without a body"
+    )
+    x_api_key: bool = _knob(False, "assumed", "accept the key in an x-api-key header too")
 
     # Limits
-    max_body_run: int = 10 * MB  # request and result of /run and of /openai
-    max_body_sync: int = 20 * MB  # request and result of /runsync
-    max_stream_chunk: int = 1 * MB
-    oversize_chunk: Literal["split", "reject", "allow"] = "split"
-    oversize_request_status: int = 400
+    max_body_run: int = _knob(10 * MB, "documented", "request and result of /run and /openai")
+    max_body_sync: int = _knob(20 * MB, "documented", "request and result of /runsync")
+    max_stream_chunk: int = _knob(1 * MB, "documented", "one stream post")
+    oversize_chunk: Literal["split", "reject", "allow"] = _knob(
+        "split", "documented", "what becomes of a larger one"
+    )
+    oversize_request_status: int = _knob(400, "assumed", "answer to a request that is too large")
 
     # Memory
-    retention_run_s: float = 1800.0
-    retention_sync_s: float = 60.0
-    retain_jobs: int = 2000  # finished jobs; the oldest go first
-    retain_bytes: int = 256 * MB
-    record_jobs: int = 1000  # jobs in the recording; 0 turns it off
-    record_bytes: int = 64 * MB
+    retention_run_s: float = _knob(1800.0, "documented", "a result of /run is kept for so long")
+    retention_sync_s: float = _knob(60.0, "documented", "a result of /runsync is kept for so long")
+    retain_jobs: int = _knob(2000, "ours", "finished jobs that are kept; the oldest go first")
+    retain_bytes: int = _knob(256 * MB, "ours", "bytes of finished jobs that are kept")
+    record_jobs: int = _knob(1000, "ours", "jobs whose times and posts are remembered")
+    record_bytes: int = _knob(64 * MB, "ours", "bytes of these, recorded requests included")
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -69,22 +121,62 @@ class Knobs:
                 raise ValueError(f"{field.name}={value!r} is below zero")
 
     @classmethod
-    def parse(cls, assignments: Iterable[str], **defaults: Any) -> Self:
+    def parse(cls, assignments: Iterable[str]) -> Self:
         """Make knobs from `name=value` texts, as the command line gives them."""
-        hints = typing.get_type_hints(cls)
-        values: dict[str, Any] = dict(defaults)
+        values = {}
         for assignment in assignments:
             name, equals, text = assignment.partition("=")
             name = name.strip().replace("-", "_")
-            if name not in hints or not equals:
-                near = difflib.get_close_matches(name, hints, n=1)
-                hint = f"; did you mean {near[0]}=…?" if near else ""
-                raise ValueError(f"{assignment!r} is not a knob and its value{hint}")
-            values[name] = _value(name, text.strip(), hints[name])
-        return cls(**values)
+            if not equals:
+                raise ValueError(f"{assignment!r} is not a knob and its value{_hint(name)}")
+            values[name] = text.strip()
+        return cls().replace(values)
+
+    def replace(self, changes: Mapping[str, Any]) -> Self:
+        """Give knobs with some changed; values may be texts. Raises `ValueError`."""
+        hints = typing.get_type_hints(type(self))
+        values = {}
+        for name, value in changes.items():
+            if name not in hints:
+                raise ValueError(f"{name!r} is not a knob{_hint(name)}")
+            values[name] = _value(name, value, hints[name])
+        return dataclasses.replace(self, **values)
 
 
-def _value(name: str, text: str, kind: Any) -> object:
+@dataclass(frozen=True)
+class Description:
+    """One knob, for people: `accepts` is a word for its type, or its choices."""
+
+    name: str
+    accepts: str
+    default: Any
+    basis: Basis
+    meaning: str
+
+
+def describe() -> list[Description]:
+    """Describe every knob, in their order."""
+    hints = typing.get_type_hints(Knobs)
+    words = {bool: "true, false", int: "whole number", float: "number"}
+    return [
+        Description(
+            name=field.name,
+            accepts=words.get(hints[field.name]) or ", ".join(typing.get_args(hints[field.name])),
+            default=field.default,
+            basis=field.metadata["basis"],
+            meaning=field.metadata["meaning"],
+        )
+        for field in dataclasses.fields(Knobs)
+    ]
+
+
+def _hint(name: str) -> str:
+    near = difflib.get_close_matches(name, [field.name for field in dataclasses.fields(Knobs)], n=1)
+    return f"; did you mean {near[0]}=…?" if near else ""
+
+
+def _value(name: str, value: Any, kind: Any) -> object:
+    text = str(value)
     if kind is bool:
         words = {"true": True, "1": True, "false": False, "0": False}
         if text.lower() not in words:

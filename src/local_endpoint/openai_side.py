@@ -10,6 +10,7 @@ from aiohttp import web
 from local_endpoint import wire
 from local_endpoint.endpoint import Endpoint
 from local_endpoint.jobs import Job, Status
+from local_endpoint.knobs import Knobs
 
 NO_BODY: dict[str, dict[str, Any]] = {
     "absent": {},
@@ -23,8 +24,11 @@ class OpenAISide:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._knobs = endpoint.knobs
         self._jobs = endpoint.jobs
+
+    @property
+    def _knobs(self) -> Knobs:
+        return self._endpoint.knobs
 
     def routes(self) -> list[web.RouteDef]:
         return [web.route("*", f"/v2/{self._endpoint.id}/openai/{{path:.*}}", self.answer)]

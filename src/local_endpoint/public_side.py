@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from collections import Counter
 from typing import Any
 
 from aiohttp import web
@@ -10,9 +9,13 @@ from aiohttp import web
 from local_endpoint import wire
 from local_endpoint.endpoint import Endpoint
 from local_endpoint.jobs import Job, Kind, Policy
-from local_endpoint.views import brief_view, status_view, stream_view
+from local_endpoint.knobs import Knobs
+from local_endpoint.views import brief_view, health_view, status_view, stream_view
 
 MAX_WAIT_MS = 300_000
+POLICY_MIN_S = {"executionTimeout": 5.0, "ttl": 10.0}
+POLICY_MAX_S = 7 * 86_400.0
+LISTED = 1000
 HANDED_ON = ("webhook", "s3Config")
 
 
@@ -25,8 +28,11 @@ class PublicSide:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._knobs = endpoint.knobs
         self._jobs = endpoint.jobs
+
+    @property
+    def _knobs(self) -> Knobs:
+        return self._endpoint.knobs
 
     def routes(self) -> list[web.RouteDef]:
         base = f"/v2/{self._endpoint.id}"
@@ -37,6 +43,7 @@ class PublicSide:
             web.post(base + "/retry/{job}", self.retry),
             web.post(base + "/purge-queue", self.purge),
             web.get(base + "/health", self.health),
+            web.get(base + "/requests", self.requests),
         ]
         for method in ("GET", "POST"):
             routes += [
@@ -133,27 +140,11 @@ class PublicSide:
 
     async def health(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """Count jobs and workers by state."""
-        jobs = self._jobs
-        states = Counter(worker.state for worker in jobs.workers.values())
-        return wire.reply(
-            {
-                "jobs": {
-                    "completed": jobs.completed,
-                    "failed": jobs.failed,
-                    "inProgress": jobs.in_progress,
-                    "inQueue": jobs.in_queue,
-                    "retried": jobs.retried,
-                },
-                "workers": {
-                    "idle": states["idle"],
-                    "initializing": states["initializing"],
-                    "ready": states["idle"],
-                    "running": states["running"],
-                    "throttled": 0,
-                    "unhealthy": states["unhealthy"],
-                },
-            }
-        )
+        return wire.reply(health_view(self._jobs))
+
+    async def requests(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """List the latest jobs."""
+        return wire.reply({"requests": [brief_view(job) for job in self._jobs.latest(LISTED)]})
 
     def _find(self, request: web.Request) -> Job | None:
         return self._jobs.get(request.match_info["job"])
@@ -185,10 +176,20 @@ class PublicSide:
             raise _BadRequestError("policy is not an object")
         given = {
             name: _positive_ms(f"policy.{name}", policy[name])
-            for name in ("executionTimeout", "ttl")
+            for name in POLICY_MIN_S
             if policy.get(name) is not None
         }
-        return self._jobs.policy(given.get("executionTimeout"), given.get("ttl"))
+        for name, duration_s in given.items():
+            if self._knobs.policy_limits and not POLICY_MIN_S[name] <= duration_s <= POLICY_MAX_S:
+                raise _BadRequestError(
+                    f"policy.{name}={policy[name]!r} is not between "
+                    f"{POLICY_MIN_S[name] * 1000:.0f} and {POLICY_MAX_S * 1000:.0f} milliseconds"
+                )
+        return self._jobs.policy(
+            given.get("executionTimeout"),
+            given.get("ttl"),
+            is_low_priority=policy.get("lowPriority") is True,
+        )
 
 
 def _unknown_job() -> web.Response:

@@ -1,10 +1,19 @@
-"""What happened to each job and when, for tests and for a look behind the scenes."""
+"""What happened to each job and when, for tests and for a look behind the scenes.
 
-from collections.abc import Iterator
+Times and sizes are always noted; values and the raw requests of workers only while it is on.
+"""
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from local_endpoint.jobs import Job, Status
+
+POST_BYTES = 200  # what a post costs in memory besides its value
+SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
+OTHER_REQUESTS = 1000  # kept of those that belong to no job: polls, heartbeats
 
 
 @dataclass(frozen=True)
@@ -18,12 +27,27 @@ class Post:
 
 
 @dataclass(frozen=True)
+class Request:
+    """A worker's request as it came and how it was answered; never with its authorization."""
+
+    at_s: float
+    duration_s: float
+    method: str
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+    status: int
+
+
+@dataclass(frozen=True)
 class Record:
     """The life of one job; all times are `time.monotonic` in seconds.
 
     `stream` are the accepted stream posts, `value` being the yielded value; `done` are all done
     posts, `value` being the whole message (None if it was no JSON or too large); `stops` are
-    the moments a stop signal left for a worker; `late` are posts that were ignored.
+    the moments a stop signal left for a worker; `late` are posts that were ignored; `requests`
+    are the worker's requests about it, those which met a fault included. Without recording
+    `input` and each `value` are None, and there are no `requests`.
     """
 
     job_id: str
@@ -33,6 +57,7 @@ class Record:
     done: tuple[Post, ...]
     late: tuple[Post, ...]
     stops: tuple[float, ...]
+    requests: tuple[Request, ...]
 
     @property
     def submitted_s(self) -> float:
@@ -65,22 +90,28 @@ class _Notes:
     done: list[Post] = field(default_factory=list)
     late: list[Post] = field(default_factory=list)
     stops: list[float] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     size: int = 0
 
 
 class Recording:
-    """The latest jobs, bounded in number and in bytes; knows nothing of keys and headers."""
+    """The latest jobs, bounded in number and in bytes."""
 
-    def __init__(self, max_jobs: int, max_bytes: int) -> None:
-        self._max_jobs = max_jobs
-        self._max_bytes = max_bytes
+    def __init__(self, max_jobs: int, max_bytes: int, *, is_on: bool) -> None:
+        self.max_jobs = max_jobs
+        self.max_bytes = max_bytes
+        self.is_on = is_on
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget everything up to now."""
         self._bytes = 0
         self._notes: dict[str, _Notes] = {}
+        self._others: deque[Request] = deque(maxlen=OTHER_REQUESTS)
 
     def submitted(self, job: Job) -> None:
-        if self._max_jobs:
-            self._notes[job.id] = _Notes(job.input, job.history)
-            self._count(self._notes[job.id], job.size)
+        notes = self._notes[job.id] = _Notes(job.input if self.is_on else None, job.history)
+        self._count(notes, POST_BYTES + (job.size if self.is_on else 0))
 
     def streamed(self, job_id: str, post: Post) -> None:
         if notes := self._notes.get(job_id):
@@ -98,8 +129,20 @@ class Recording:
         if notes := self._notes.get(job_id):
             notes.stops.append(at_s)
 
+    def requested(self, request: Request, job_ids: Iterable[str]) -> None:
+        """Note a worker's request with the jobs it is about; a large job keeps no bodies."""
+        if not self.is_on:
+            return
+        known = [notes for job_id in job_ids if (notes := self._notes.get(job_id))]
+        if not known:
+            self._others.append(request)
+        for notes in known:
+            self._count(notes, POST_BYTES + len(request.body))
+            is_large = notes.size > self.max_bytes
+            notes.requests.append(dataclasses.replace(request, body=b"") if is_large else request)
+
     def record(self, job_id: str) -> Record:
-        """Give what is recorded of a job. Raises `KeyError` if that is nothing."""
+        """Give what is known of a job. Raises `KeyError` if that is nothing."""
         notes = self._notes[job_id]
         return Record(
             job_id=job_id,
@@ -109,23 +152,33 @@ class Recording:
             done=tuple(notes.done),
             late=tuple(notes.late),
             stops=tuple(notes.stops),
+            requests=tuple(notes.requests),
         )
 
     def records(self) -> Iterator[Record]:
-        """Give all that is recorded, in the order of submission."""
+        """Give all that is known, in the order of submission."""
         return map(self.record, self._notes)
 
+    def other_requests(self) -> list[Request]:
+        """Give the latest requests which belong to no job."""
+        return list(self._others)
+
     def _fitting(self, notes: _Notes, post: Post) -> Post:
-        self._count(notes, post.size)
-        if notes.size > self._max_bytes:  # one job alone fills the house: times and sizes only
+        self._count(notes, POST_BYTES + (post.size if self.is_on else 0))
+        if not self.is_on or notes.size > self.max_bytes:  # one job alone fills the house
             return Post(post.at_s, post.size, None, post.worker_id)
         return post
 
     def _count(self, notes: _Notes, size: int) -> None:
         notes.size += size
         self._bytes += size
-        while len(self._notes) > self._max_jobs or (
-            self._bytes > self._max_bytes and len(self._notes) > 1
+        while len(self._notes) > self.max_jobs or (
+            self._bytes > self.max_bytes and len(self._notes) > 1
         ):
             oldest = self._notes.pop(next(iter(self._notes)))
             self._bytes -= oldest.size
+
+
+def without_secrets(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    """Give headers without those that authorize."""
+    return tuple(item for item in headers.items() if item[0].lower() not in SECRET_HEADERS)

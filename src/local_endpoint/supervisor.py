@@ -8,22 +8,26 @@ import asyncio
 import contextlib
 import ctypes
 import itertools
+import math
 import os
 import shlex
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from local_endpoint.endpoint import Endpoint
-from local_endpoint.jobs import news_of
+from local_endpoint.jobs import Jobs
+from local_endpoint.knobs import Knobs
 
 PHASE = "phase: "
-LOOK_S = 0.1  # between two looks at a starting worker
-TERM_S = 1.0  # from SIGTERM to SIGKILL
+LOOK_S = 0.1  # between two looks at the workers
+TERM_S = 1.0  # from SIGTERM to SIGKILL when everything ends
+MAX_READ = 2**20  # bytes of a log at once
 GONE_S = 0.02  # between two looks whether all are gone
 TAIL_LINES = 20
 MAX_RESTART_DELAY_S = 30.0
@@ -32,23 +36,37 @@ LIBC = ctypes.CDLL(None)
 
 
 class WorkerError(Exception):
-    """A worker did not become ready; the text says why, and shows the end of its log."""
+    """A worker did not become ready, or what is wanted of it cannot be done; the text says why."""
 
 
 @dataclass(eq=False)
-class _Worker:
+class Process:
+    """One worker process. Only the supervisor changes it."""
+
     id: str
     process: asyncio.subprocess.Process
     log: Path
+    starts: int  # of this worker and of those that ended unasked before it, in its place
     phase: str = ""
+    ready_s: float | None = None
+    kill_s: float | None = None  # it was told to stop, and is killed then
+    is_orphaned: bool = False  # killed in secret: its heartbeat goes on
     log_read: int = 0
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.kill_s is None and (self.process.returncode is None or self.is_orphaned)
 
     def look(self) -> str:
         """Give the latest phase which the log names."""
         with self.log.open("rb") as log:
             log.seek(self.log_read)
-            new = log.read()
-        complete = new.rfind(b"\n") + 1
+            new = log.read(MAX_READ)
+        complete = new.rfind(b"\n") + 1 or (len(new) if len(new) == MAX_READ else 0)
         self.log_read += complete
         for line in new[:complete].decode(errors="replace").splitlines():
             if line.startswith(PHASE):
@@ -56,6 +74,11 @@ class _Worker:
         return self.phase
 
     def signal(self, number: signal.Signals) -> None:
+        """Send a signal to the worker alone, as a container's runtime does."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def signal_all(self, number: signal.Signals) -> None:
         """Send a signal to the worker and to all its children: each has a process group."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
@@ -77,57 +100,168 @@ class _Worker:
         return f"ended with exit code {code}"
 
     def last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
-        return "".join(f"\n  {line}" for line in lines)
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_READ))
+            lines = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return f"; the end of {self.log}:" + "".join(f"\n  {line}" for line in lines)
 
 
 class Supervisor:
-    """Keeps `count` workers running the same command, each with its own home in `directory`."""
+    """Keeps between `min_workers` and `max_workers` workers running the same command.
+
+    Above the minimum they are started as the knobs say, by the wait of jobs or by their number,
+    and stopped when idle. Each has its own home in `directory`, with its log beside it, and
+    with `own_cwd` its own working directory.
+    """
 
     def __init__(
         self,
         endpoint: Endpoint,
         command: Sequence[str],
-        count: int,
         directory: Path,
         say: Callable[[str], None],
+        *,
+        min_workers: int = 1,
+        max_workers: int = 1,
+        own_cwd: bool = False,
     ) -> None:
         self._endpoint = endpoint
         self._command = command
-        self._count = count
         self._directory = directory
         self._say = say
+        self._own_cwd = own_cwd
+        self.min_workers = min_workers
+        self.max_workers = max_workers
         self._numbers = itertools.count(1)
-        self._workers: set[_Worker] = set()
-        self._keepers: list[asyncio.Task[None]] = []
+        self._processes: dict[str, Process] = {}
+        self._predecessors: list[int] = []  # the starts of workers to be replaced
+        self._not_before_s = 0.0
+        self._restart_delay_s = 0.0
+        self._changing = asyncio.Lock()
+        self._keeper: asyncio.Task[None] | None = None
         self.has_failures = False
 
     async def start(self, show: "Progress") -> None:
-        """Start all workers and wait until they are ready. Raises `WorkerError`."""
-        workers = [await self._spawn() for _ in range(self._count)]
+        """Start the least number of workers and wait until they are ready. Raises `WorkerError`."""
+        starting = [await self._spawn() for _ in range(self.min_workers)]
         with show:
-            await self._until_ready(workers, show.phase)
-        self._keepers = [asyncio.create_task(self._keep(worker)) for worker in workers]
+            while starting := [process for process in starting if not self._is_ready(process)]:
+                for process in starting:
+                    if process.process.returncode is not None:
+                        raise WorkerError(
+                            f"the worker {process.obituary()} before it was ready"
+                            f"{process.last_words()}"
+                        )
+                show.phase(starting[0].look())
+                await asyncio.sleep(LOOK_S)
+        self._keeper = asyncio.create_task(self._keep())
+
+    def process(self, worker_id: str) -> Process | None:
+        return self._processes.get(worker_id)
 
     def logs(self) -> list[Path]:
-        return sorted(worker.log for worker in self._workers)
+        return sorted(process.log for process in self._processes.values())
+
+    async def act(
+        self,
+        action: str,
+        id: str | None = None,  # noqa: A002
+        **options: Any,
+    ) -> str | None:
+        """Do one thing to the workers, and give the id of the worker it was done to.
+
+        - `start`: one more, above the maximum if need be
+        - `stop`: no more jobs for it, then SIGTERM and, after a grace, SIGKILL; none in its place
+        - `restart`: the same, and another in its place
+        - `sigterm`: the bare signal; it is still given jobs while it asks for them
+        - `kill`: SIGKILL; with `orphan=True` its heartbeat goes on and nobody notices
+        - `scale`: `min=` and `max=` workers from now on
+
+        Raises `WorkerError`.
+        """
+        actions: dict[str, Callable[..., Awaitable[str | None]]] = {
+            "start": self._start_one,
+            "stop": self._stop_one,
+            "restart": self._restart_one,
+            "sigterm": self._sigterm_one,
+            "kill": self._kill_one,
+            "scale": self._scale,
+        }
+        if action not in actions:
+            raise WorkerError(f"action={action!r} is not one of {', '.join(actions)}")
+        if action in ("start", "scale"):
+            return await actions[action](**options)
+        process = self._processes.get(id or "")
+        if process is None:
+            raise WorkerError(f"no worker {id!r} is run here")
+        await actions[action](process, **options)
+        return process.id
 
     async def stop(self) -> None:
         """End every process: SIGTERM, and SIGKILL to what is left soon after."""
-        for keeper in self._keepers:
-            keeper.cancel()
-        await asyncio.gather(*self._keepers, return_exceptions=True)
-        await self._end(self._workers)
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        processes = self._processes.values()
+        for process in processes:
+            self._retire(process)
+            process.signal_all(signal.SIGTERM)
+        for _ in range(round(TERM_S / GONE_S)):
+            if all(process.is_gone() for process in processes):
+                break
+            await asyncio.sleep(GONE_S)
+        self.kill()
+        for process in processes:
+            await process.process.wait()
 
     def kill(self) -> None:
         """End every process at once."""
-        for worker in self._workers:
-            worker.signal(signal.SIGKILL)
+        for process in self._processes.values():
+            process.signal_all(signal.SIGKILL)
 
-    async def _spawn(self) -> _Worker:
+    # --- single workers --------------------------------------------------------------------
+
+    async def _start_one(self) -> str:
+        async with self._changing:
+            wanted = len(self._wanted()) + 1
+            if self.min_workers == self.max_workers:
+                self.min_workers = max(self.min_workers, wanted)
+            self.max_workers = max(self.max_workers, wanted)
+            return (await self._spawn()).id
+
+    async def _stop_one(self, process: Process) -> None:
+        if process.is_wanted:
+            self.min_workers = min(self.min_workers, len(self._wanted()) - 1)
+        self._tell_to_stop(process)
+
+    async def _restart_one(self, process: Process) -> None:
+        async with self._changing:
+            self._tell_to_stop(process)
+            await self._spawn(process.starts + 1)
+
+    async def _sigterm_one(self, process: Process) -> None:
+        process.signal(signal.SIGTERM)
+
+    async def _kill_one(self, process: Process, *, orphan: bool = False) -> None:
+        process.is_orphaned = orphan
+        process.signal(signal.SIGKILL)
+        if not orphan:
+            process.signal_all(signal.SIGKILL)
+
+    async def _scale(self, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+        least = self.min_workers if min is None else min
+        most = self.max_workers if max is None else max
+        if not 0 <= least <= most:
+            raise WorkerError(f"min={least} and max={most} are not a range of workers")
+        self.min_workers, self.max_workers = least, most
+
+    async def _spawn(self, starts: int = 1) -> Process:
         worker_id = f"local-{next(self._numbers)}"
         home = self._directory / worker_id
         home.mkdir()
+        cwd = home / "work"
+        if self._own_cwd:
+            cwd.mkdir()
         log = self._directory / f"{worker_id}.log"
         environ = {**os.environ, **self._endpoint.worker_environ(worker_id, home)}
         environ.setdefault("PYTHONUNBUFFERED", "1")  # a phase is news only while it lasts
@@ -140,6 +274,7 @@ class Supervisor:
                     stdout=output,
                     stderr=asyncio.subprocess.STDOUT,
                     env=environ,
+                    cwd=cwd if self._own_cwd else None,
                     start_new_session=True,
                     preexec_fn=_die_with_parent,
                 )
@@ -148,89 +283,129 @@ class Supervisor:
             raise WorkerError(
                 f"cannot start {shlex.join(self._command)}: {error.strerror}"
             ) from None
-        worker = _Worker(worker_id, process, log)
-        self._workers.add(worker)
+        worker = self._processes[worker_id] = Process(worker_id, process, log, starts)
         return worker
 
-    async def _until_ready(self, workers: Sequence[_Worker], show: Callable[[str], None]) -> None:
-        starting = list(workers)
-        while starting:
-            for worker in list(starting):
-                if self._endpoint.jobs.is_ready(worker.id):
-                    starting.remove(worker)
-                elif worker.process.returncode is not None:
-                    raise WorkerError(
-                        f"the worker {worker.obituary()} before it was ready; "
-                        f"the end of {worker.log}:{worker.last_words()}"
-                    )
-            if starting:
-                show(starting[0].look())
-                await asyncio.sleep(LOOK_S)
+    def _is_ready(self, process: Process) -> bool:
+        if process.ready_s is None and self._endpoint.jobs.is_ready(process.id):
+            process.ready_s = time.monotonic()
+        return process.ready_s is not None
 
-    async def _keep(self, worker: _Worker) -> None:
-        """Watch a ready worker, and put another in its place whenever it ends, for ever."""
-        delay_s = 0.0
+    def _tell_to_stop(self, process: Process) -> None:
+        if process.kill_s is None:
+            process.kill_s = time.monotonic() + self._endpoint.knobs.sigterm_grace_s
+            process.signal(signal.SIGTERM)
+            self._retire(process)
+        if process.is_orphaned:
+            process.kill_s = 0.0
+
+    def _retire(self, process: Process) -> None:
+        known = self._endpoint.jobs.workers.get(process.id)
+        if known is not None:
+            self._endpoint.jobs.retire(known)
+
+    def _bury(self, process: Process) -> None:
+        process.signal_all(signal.SIGKILL)  # its heartbeat would go on as if it lived
+        del self._processes[process.id]
+        self._endpoint.jobs.lose(process.id)
+
+    # --- all of them -----------------------------------------------------------------------
+
+    async def _keep(self) -> None:
+        """Keep as many workers as are wanted, for ever."""
         while True:
-            ready_s = time.monotonic()
-            await self._until_ended(worker)
-            if time.monotonic() - ready_s > MAX_RESTART_DELAY_S:
-                delay_s = 0.0  # it was well for a while
-            while True:
-                await asyncio.sleep(delay_s)
-                delay_s = min(delay_s + 1.0, MAX_RESTART_DELAY_S)
-                try:
-                    worker = await self._spawn()
-                    await self._until_ready([worker], lambda _phase: None)
-                    break
-                except WorkerError as error:
-                    self.has_failures = True
-                    self._say(f"{error}")
-                    self._bury(worker)
-            self._say(f"worker {worker.id} is ready (log: {worker.log})")
+            async with self._changing:
+                for process in list(self._processes.values()):
+                    self._look_after(process)
+                self._stop_idle()
+                await self._start_missing()
+            await asyncio.sleep(LOOK_S)
 
-    async def _until_ended(self, worker: _Worker) -> None:
-        """Wait for the end of a worker, or end it once it is retired and has no job left."""
-        ended = asyncio.create_task(worker.process.wait())
-        retired = asyncio.create_task(self._until_retired(worker))
-        try:
-            await asyncio.wait({ended, retired}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            retired.cancel()
-        if ended.done():
-            self.has_failures = True
-            self._say(f"worker {worker.id} {worker.obituary()} (log: {worker.log}); restarting it")
+    def _wanted(self) -> list[Process]:
+        return [process for process in self._processes.values() if process.is_wanted]
+
+    def _look_after(self, process: Process) -> None:
+        now_s = time.monotonic()
+        if process.kill_s is not None and now_s >= process.kill_s:
+            process.signal_all(signal.SIGKILL)
+        if process.process.returncode is not None:
+            if process.kill_s is not None:
+                self._say(f"worker {process.id} has stopped")
+                self._bury(process)
+            elif not process.is_orphaned:
+                self._ended_unasked(process, now_s)
+            return
+        was_ready = process.ready_s is not None
+        if not was_ready:
+            process.look()
+        if self._is_ready(process) and not was_ready:
+            self._say(f"worker {process.id} is ready (log: {process.log})")
+        known = self._endpoint.jobs.workers.get(process.id)
+        if known is not None and known.retired and not known.jobs and process.kill_s is None:
+            self._say(f"worker {process.id} asked to be replaced")
+            self._predecessors.append(process.starts)
+            self._tell_to_stop(process)
+
+    def _ended_unasked(self, process: Process, now_s: float) -> None:
+        self.has_failures = True
+        if process.ready_s is None:
+            self._say(f"worker {process.id} {process.obituary()}{process.last_words()}")
         else:
-            self._say(f"worker {worker.id} asked to be replaced")
-            await self._end({worker})
-        self._bury(worker)
+            self._say(
+                f"worker {process.id} {process.obituary()} (log: {process.log}); restarting it"
+            )
+            if now_s - process.ready_s > MAX_RESTART_DELAY_S:
+                self._restart_delay_s = 0.0  # it was well for a while
+        self._predecessors.append(process.starts)
+        self._bury(process)
+        self._not_before_s = now_s + self._restart_delay_s
+        self._restart_delay_s = min(self._restart_delay_s + 1.0, MAX_RESTART_DELAY_S)
 
-    async def _until_retired(self, worker: _Worker) -> None:
-        def is_free() -> bool:
-            known = self._endpoint.jobs.workers.get(worker.id)
-            return known is not None and known.retired and not known.jobs
+    def _stop_idle(self) -> None:
+        """Stop workers which have been idle for long, or are more than the maximum."""
+        wanted = self._wanted()
+        workers = self._endpoint.jobs.workers
+        since_s = time.monotonic() - self._endpoint.knobs.idle_timeout_s
+        idle = [
+            (worker.idle_s, process)
+            for process in wanted
+            if (worker := workers.get(process.id)) is not None and worker.idle_s is not None
+        ]
+        for idle_s, process in sorted(idle, key=lambda item: item[0]):
+            count = len(self._wanted())
+            if count > self.max_workers or (count > self.min_workers and idle_s <= since_s):
+                self._say(f"worker {process.id} is idle; stopping it")
+                self._tell_to_stop(process)
 
-        await self._endpoint.waiters.wait_until(news_of(worker.id), is_free, float("inf"))
+    async def _start_missing(self) -> None:
+        if time.monotonic() < self._not_before_s:
+            return
+        wanted = self._wanted()
+        is_starting = sum(process.ready_s is None for process in wanted)
+        count = wanted_workers(self._endpoint.jobs, self._endpoint.knobs, len(wanted), is_starting)
+        for _ in range(min(max(count, self.min_workers), self.max_workers) - len(wanted)):
+            starts = self._predecessors.pop() + 1 if self._predecessors else 1
+            try:
+                process = await self._spawn(starts)
+            except WorkerError as error:
+                self._say(f"{error}")
+                self._not_before_s = time.monotonic() + MAX_RESTART_DELAY_S
+                return
+            if len(wanted) >= self.min_workers:
+                self._say(f"worker {process.id} starts, since jobs wait")
+        self._predecessors.clear()
 
-    def _bury(self, worker: _Worker) -> None:
-        if worker in self._workers:
-            worker.signal(signal.SIGKILL)  # its heartbeat process would go on as if it lived
-            self._workers.remove(worker)
-            self._endpoint.jobs.lose(worker.id)
 
-    async def _end(self, workers: set[_Worker]) -> None:
-        for worker in workers:
-            known = self._endpoint.jobs.workers.get(worker.id)
-            if known is not None:
-                self._endpoint.jobs.retire(known)
-            worker.signal(signal.SIGTERM)
-        for _ in range(round(TERM_S / GONE_S)):
-            if all(worker.is_gone() for worker in workers):
-                break
-            await asyncio.sleep(GONE_S)
-        for worker in workers:
-            worker.signal(signal.SIGKILL)
-        for worker in workers:
-            await worker.process.wait()
+def wanted_workers(jobs: Jobs, knobs: Knobs, count: int, starting: int) -> int:
+    """Say how many workers the jobs call for, when there are `count`, of which some still start.
+
+    Jobs of low priority call for none. By `QUEUE_DELAY` each job that has waited too long calls
+    for one more, or any job if there is none at all; `REQUEST_COUNT` divides all jobs evenly.
+    """
+    if knobs.scaler == "REQUEST_COUNT":
+        return math.ceil((jobs.overdue(0) + jobs.in_progress) / max(knobs.scaler_value, 0.001))
+    overdue = jobs.overdue(knobs.scaler_value if count else 0.0)
+    return count + max(0, overdue - starting)
 
 
 class Progress:

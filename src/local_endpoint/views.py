@@ -1,8 +1,9 @@
-"""What the public side says about a job, key by key."""
+"""What the public side says about jobs and workers, key by key."""
 
+from collections import Counter
 from typing import Any
 
-from local_endpoint.jobs import Job, Status
+from local_endpoint.jobs import Job, Jobs, Status
 
 
 def status_view(job: Job) -> dict[str, Any]:
@@ -34,6 +35,28 @@ def stream_view(job: Job, chunks: list[Any]) -> dict[str, Any]:
     if job.status is Status.FAILED and job.error is not None:
         view["error"] = job.error
     return view
+
+
+def health_view(jobs: Jobs) -> dict[str, Any]:
+    """Give the object of `/health`, with all the counters that any client asks for."""
+    states = Counter(worker.state for worker in jobs.workers.values())
+    return {
+        "jobs": {
+            "completed": jobs.completed,
+            "failed": jobs.failed,
+            "inProgress": jobs.in_progress,
+            "inQueue": jobs.in_queue,
+            "retried": jobs.retried,
+        },
+        "workers": {
+            "idle": states["idle"],
+            "initializing": states["initializing"],
+            "ready": states["idle"],
+            "running": states["running"],
+            "throttled": 0,
+            "unhealthy": states["unhealthy"],
+        },
+    }
 
 
 def _ms(duration_s: float) -> int:

@@ -15,7 +15,7 @@ class Webhooks:
     """Posts in flight; each is tried three times, `retry_s` apart, until it is answered 200."""
 
     def __init__(self, retry_s: float) -> None:
-        self._retry_s = retry_s
+        self.retry_s = retry_s
         self._posts: set[asyncio.Task[None]] = set()
 
     def send(self, job: Job) -> None:
@@ -38,7 +38,7 @@ class Webhooks:
         async with aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
             for attempt in range(TRIES):
                 if attempt:
-                    await asyncio.sleep(self._retry_s)
+                    await asyncio.sleep(self.retry_s)
                 try:
                     async with session.post(url, data=body) as response:
                         if response.status == 200:

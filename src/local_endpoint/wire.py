@@ -6,6 +6,9 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
+from local_endpoint.faults import FAULT, Fault
+
+BODY = "body"  # the bytes of a request, set on it once they are read
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
@@ -33,7 +36,8 @@ def dump(value: Any) -> bytes:
 async def read(request: web.Request, limit: int) -> bytes:
     """Read a body of up to `limit` bytes. Raises `TooLargeError`, having read it to its end."""
     if request.content_length is not None and request.content_length <= limit:
-        return await request.read()
+        body = request[BODY] = await request.read()
+        return body
     size = 0
     parts = []
     async for part in request.content.iter_any():
@@ -42,7 +46,8 @@ async def read(request: web.Request, limit: int) -> bytes:
             parts.append(part)
     if size > limit:
         raise TooLargeError(f"{size:,} bytes are more than the limit of {limit:,}")
-    return b"".join(parts)
+    body = request[BODY] = b"".join(parts)
+    return body
 
 
 def reply(value: Any, status: int = 200) -> web.Response:
@@ -66,7 +71,10 @@ def is_connected(request: web.Request) -> bool:
 
 
 async def send(request: web.Request, response: web.Response) -> None:
-    """Write an answer now. Raises `ConnectionError` if that cannot be done."""
+    """Write an answer now, or meet a fault. Raises `ConnectionError` if that cannot be done."""
+    fault: Fault | None = request.get(FAULT)
+    if fault is not None and not await fault.before_answer(request):
+        return
     if not is_connected(request):
         raise ConnectionResetError("the client is gone")
     await response.prepare(request)

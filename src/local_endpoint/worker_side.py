@@ -8,12 +8,18 @@ from typing import Any
 
 from aiohttp import web
 
-from local_endpoint import wire
+from local_endpoint import usage, wire
 from local_endpoint.endpoint import Endpoint
+from local_endpoint.faults import FAULT, Fault
 from local_endpoint.jobs import WAITING_FOR_JOBS, Job, Worker, stops_of
+from local_endpoint.knobs import Knobs
 from local_endpoint.recording import Post
 
 ARRIVED_S = "arrived_s"  # set on each request before any delay
+JOB_IDS = "job_ids"  # set on requests which are about jobs
+TOLD_S = 3.0  # a worker hears of a stop within this: the SDK pauses 1 s between its polls
+RETIRED_HOLD_S = 1.0  # of the polls of a worker that is to leave: it waits for them
+LANDED_S = 0.1  # from the answer of a poll to the task which it stops
 ROUTES = frozenset({"job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"})
 
 
@@ -22,8 +28,11 @@ class WorkerSide:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
-        self._knobs = endpoint.knobs
         self._jobs = endpoint.jobs
+
+    @property
+    def _knobs(self) -> Knobs:
+        return self._endpoint.knobs
 
     def routes(self) -> list[web.RouteDef]:
         base = f"/v2/{self._endpoint.id}"
@@ -51,10 +60,11 @@ class WorkerSide:
         return await self._take(request, most=most, batch=True)
 
     async def _take(self, request: web.Request, *, most: int, batch: bool) -> web.Response:
-        until_s = time.monotonic() + self._knobs.take_hold_s
         with self._polling(request) as worker:
             self._jobs.asks(worker)
-            while not self._endpoint.waiters.closed and wire.is_connected(request):
+            was_retired = worker.retired
+            until_s = self._until_s(worker, self._knobs.take_hold_s)
+            while self._may_hold(request, worker, was_retired=was_retired):
                 if taken := self._jobs.take(worker, most):
                     return await self._hand_over(request, taken, batch=batch)
                 if not await self._endpoint.waiters.wait(WAITING_FOR_JOBS, until_s):
@@ -64,7 +74,9 @@ class WorkerSide:
     async def _hand_over(
         self, request: web.Request, taken: list[Job], *, batch: bool
     ) -> web.Response:
+        request[JOB_IDS] = [job.id for job in taken]
         orders = [{**job.extras, "id": job.id, "input": job.input} for job in taken]
+        await self._stop_at_once(request, taken)
         response = wire.reply(orders if batch else orders[0])
         try:
             await wire.send(request, response)
@@ -75,10 +87,13 @@ class WorkerSide:
 
     async def stop(self, request: web.Request) -> web.Response:
         """Hold until there are jobs to stop; 200 with their ids, or 204."""
-        until_s = time.monotonic() + self._knobs.stop_hold_s
         with self._polling(request) as worker:
-            while not self._endpoint.waiters.closed and wire.is_connected(request):
-                if due := self._jobs.due_stops(worker):
+            was_retired = worker.retired
+            until_s = self._until_s(worker, self._knobs.stop_hold_s)
+            while self._may_hold(request, worker, was_retired=was_retired):
+                fault: Fault | None = request.get(FAULT)
+                unknown = list(fault.job_ids) if fault is not None else []
+                if due := self._jobs.due_stops(worker) + unknown:
                     return await self._tell(request, worker, due)
                 wake_s = min(until_s, self._jobs.next_stop_s(worker) or until_s)
                 await self._endpoint.waiters.wait(stops_of(worker.id), wake_s)
@@ -87,7 +102,10 @@ class WorkerSide:
         return await self._nothing()
 
     async def _tell(self, request: web.Request, worker: Worker, due: list[str]) -> web.Response:
-        response = wire.reply({"jobsToStop": due})
+        fault: Fault | None = request.get(FAULT)
+        is_twice = fault is not None and fault.duplicate
+        request[JOB_IDS] = due
+        response = wire.reply({"jobsToStop": due * 2 if is_twice else due})
         try:
             await wire.send(request, response)
         except (ConnectionError, asyncio.CancelledError):
@@ -96,6 +114,19 @@ class WorkerSide:
         for job_id in due:
             self._endpoint.recording.stopped(job_id, time.monotonic())
         return response
+
+    async def _stop_at_once(self, request: web.Request, jobs: list[Job]) -> None:
+        """Cancel the jobs of a request where a fault says so, and wait until the worker knows."""
+        fault: Fault | None = request.get(FAULT)
+        if fault is None or not fault.stop:
+            return
+        for job in jobs:
+            self._jobs.cancel(job)
+        stops = self._jobs.worker(request.match_info["worker"]).stops
+        until_s = time.monotonic() + TOLD_S
+        while any(stops.get(job.id, 0.0) is None for job in jobs) and time.monotonic() < until_s:
+            await asyncio.sleep(LANDED_S / 10)
+        await asyncio.sleep(LANDED_S)
 
     @contextmanager
     def _polling(self, request: web.Request) -> Iterator[Worker]:
@@ -106,6 +137,14 @@ class WorkerSide:
         finally:
             worker.open_polls -= 1
             worker.seen_s = time.monotonic()
+
+    def _until_s(self, worker: Worker, hold_s: float) -> float:
+        return time.monotonic() + (min(hold_s, RETIRED_HOLD_S) if worker.retired else hold_s)
+
+    def _may_hold(self, request: web.Request, worker: Worker, *, was_retired: bool) -> bool:
+        """Say whether a poll may go on: not when its worker is told to leave meanwhile."""
+        is_told = worker.retired and not was_retired
+        return not (is_told or self._endpoint.waiters.closed) and wire.is_connected(request)
 
     async def _nothing(self) -> web.Response:
         if self._endpoint.waiters.closed:
@@ -132,9 +171,14 @@ class WorkerSide:
             step = max(1, limit // 4)  # a character has up to four bytes
             values = [value[start : start + step] for start in range(0, len(value), step)]
         post = Post(at_s, len(body), value, worker.id)
-        if not self._jobs.stream(worker, job_id, values, len(body)):
+        job = worker.jobs.get(job_id)
+        tokens, events = usage.output_tokens(value), usage.events(value)
+        if job is None or not self._jobs.stream(
+            worker, job_id, values, len(body), tokens, events
+        ):
             return self._late(job_id, post)
         self._endpoint.recording.streamed(job_id, post)
+        await self._stop_at_once(request, [job])
         return web.Response()
 
     async def done(self, request: web.Request) -> web.Response:
@@ -171,7 +215,9 @@ class WorkerSide:
             return self._jobs.fail(worker, job_id, error)
         if error or "output" not in message:  # an error that is no string is lost on the platform
             return self._jobs.complete(worker, job_id)
-        return self._jobs.complete(worker, job_id, message["output"], size=size)
+        output = message["output"]
+        tokens = usage.output_tokens(output)
+        return self._jobs.complete(worker, job_id, output, size=size, tokens=tokens)
 
     def _sender(self, request: web.Request) -> tuple[Worker, str]:
         return self._jobs.worker(request.match_info["worker"]), request.match_info["job"]

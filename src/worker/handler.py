@@ -32,6 +32,9 @@ from worker.settings import Settings, help_text, process_environ
 
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.
 BAKED = Path("/etc/worker-vllm/baked.json")
+USAGE = (
+    "python -m worker [--check | --help | --version]; everything else is an environment variable."
+)
 DELIVERY_S = 5.0
 KILL_S = 2.0
 
@@ -267,7 +270,11 @@ def main() -> int:
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--version", action="store_true")
-    options, _ = parser.parse_known_args()
+    options, others = parser.parse_known_args()
+    unknown = [word for word in others if not word.startswith("--rp_")]  # those are the SDK's
+    if unknown:
+        print(f"error: {unknown[0]!r} is no option. {USAGE}", file=sys.stderr)
+        return 1
     environ = dict(os.environ)
     for name, value in process_environ(environ).items():
         if value is None:
@@ -276,7 +283,7 @@ def main() -> int:
             os.environ[name] = value
     try:
         if options.help:
-            print(help_text())
+            print(f"{USAGE}\n\n{help_text()}")
         elif options.version:
             print(_version())
         elif options.check:

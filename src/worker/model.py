@@ -5,6 +5,8 @@ from pathlib import Path
 
 import msgspec
 
+from worker.errors import SettingsError
+
 RUNPOD_CACHE = Path("/runpod-volume/huggingface-cache/hub")
 
 
@@ -26,9 +28,12 @@ def resolve(name: str, revision: str | None, caches: Iterable[Path]) -> str:
 
     A name of the form `org/name` is looked up in each cache; RunPod's writes folder names in lower
     case. Only a snapshot with a configuration and weights counts: half a download does not.
+    Raises SettingsError for a path to nothing.
     """
     if Path(name).exists():
         return name
+    if name.startswith(("/", "./", "../", "~")):
+        raise SettingsError(f"MODEL_NAME={name!r} is a path, and there is nothing")
     folder = f"models--{name.replace('/', '--')}".lower()
     for cache in caches:
         for repository in sorted(cache.glob("models--*")):

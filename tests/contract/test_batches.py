@@ -1,11 +1,12 @@
 """Batches as they arrive at the platform."""
 
+import itertools
 import json
 
 import pytest
-from served import Served
 
 from local_endpoint import Record
+from served import Served
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -15,7 +16,7 @@ LONG = {"max_tokens": 128, "ignore_eos": True}
 
 def native_sizes(record: Record) -> list[int]:
     outputs = [0] + [post.value["usage"]["output"] for post in record.stream]
-    return [after - before for before, after in zip(outputs, outputs[1:], strict=False)]
+    return [after - before for before, after in itertools.pairwise(outputs)]
 
 
 def openai_sizes(record: Record) -> list[int]:

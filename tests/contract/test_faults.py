@@ -6,10 +6,10 @@ import time
 
 import psutil
 import pytest
-from served import Served, serve
 
 import models
 from local_endpoint import Status
+from served import Served, serve
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
-from served import Served, text
 
 from local_endpoint import Record, Status
+from served import Served, text
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,9 +5,9 @@ import json
 
 import openai
 import pytest
-from served import Served
 
 from local_endpoint import Record, Status
+from served import Served
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -1,6 +1,7 @@
 """Streaming text equals non-streaming text, for a real model in float32, one at a time."""
 
 import pytest
+
 from served import Served, text
 
 pytestmark = pytest.mark.timeout(300)

@@ -1,6 +1,7 @@
 """A real worker process with a real engine behind a real local endpoint."""
 
 import contextlib
+import functools
 import os
 import subprocess
 import sys
@@ -38,7 +39,7 @@ class Served:
     log_file: Path
     home: Path
 
-    @property
+    @functools.cached_property
     def client(self) -> openai.OpenAI:
         """The official client; it never retries, so that each failure is seen."""
         return openai.OpenAI(
@@ -70,6 +71,7 @@ def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Se
     with (
         tempfile.TemporaryDirectory() as folder,
         local_endpoint.serve(knobs or Knobs(stop_hold_s=5, take_hold_s=5)) as endpoint,
+        contextlib.ExitStack() as stack,
     ):
         home = Path(folder)
         log_file = home / "worker.log"
@@ -84,6 +86,7 @@ def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Se
                 start_new_session=True,
             )
         served = Served(endpoint, process, log_file, home)
+        stack.callback(served.client.close)
         family: list[psutil.Process] = []
         try:
             _wait_ready(served)

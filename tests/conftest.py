@@ -5,10 +5,10 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from served import Served, serve
 
 import models
 from local_endpoint import Record
+from served import Served, serve
 
 FIRST_JOBS = 20
 CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}

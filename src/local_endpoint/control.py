@@ -1,0 +1,322 @@
+"""The control API: what happens behind the endpoint, faults, recording, workers and knobs.
+
+For this machine only, and without a key. A web page of another origin cannot use it: the names
+in `Host` and `Origin` must be this machine's.
+"""
+
+import dataclasses
+import ipaddress
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+from urllib.parse import urlsplit
+
+from aiohttp import web
+
+from local_endpoint import knobs, page, wire
+from local_endpoint.endpoint import Endpoint
+from local_endpoint.jobs import Job, Worker
+from local_endpoint.recording import Post, Record, Request
+from local_endpoint.supervisor import WorkerError
+from local_endpoint.views import health_view
+
+LATEST_JOBS = 200
+PREVIEW = 500  # characters
+
+
+def is_local(path: str) -> bool:
+    """Say whether a path is for this machine only: the control API and the page."""
+    return path.startswith("/control/") or page.is_page(path)
+
+
+def refusal(request: web.Request) -> str | None:
+    """Say why a request may not use what is for this machine only, if so."""
+    if not _is_loopback(request.remote or ""):
+        return "only for this machine"
+    host = request.headers.get("Host", "")
+    if not _is_loopback(urlsplit(f"//{host}").hostname or ""):
+        return "the Host header does not name this machine"
+    origin = request.headers.get("Origin")
+    if origin is not None and urlsplit(origin).netloc != host:
+        return "not for pages of another origin"
+    return None
+
+
+def _is_loopback(name: str) -> bool:
+    if name == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
+
+
+class ControlSide:
+    """Answers whoever develops a worker."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/control/state", self.state),
+            web.get("/control/jobs/{job}", self.job),
+            web.get("/control/faults", self.faults),
+            web.post("/control/faults", self.add_fault),
+            web.delete("/control/faults", self.clear_faults),
+            web.get("/control/recording", self.recording),
+            web.post("/control/recording", self.switch_recording),
+            web.delete("/control/recording", self.clear_recording),
+            web.post("/control/workers", self.workers),
+            web.get("/control/knobs", self.knobs),
+            web.put("/control/knobs", self.set_knobs),
+        ]
+
+    async def state(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Tell how everything stands, with the latest jobs."""
+        return wire.reply(state(self._endpoint))
+
+    async def job(self, request: web.Request) -> web.Response:
+        """Tell everything known of one job."""
+        job_id = request.match_info["job"]
+        job = self._endpoint.jobs.get(job_id)
+        try:
+            record = self._endpoint.recording.record(job_id)
+        except KeyError:
+            record = None
+        if job is None and record is None:
+            return wire.refuse("job not found", 404)
+        return wire.reply(_job_view(job, record))
+
+    async def faults(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """List the faults that are still to happen."""
+        return wire.reply({"faults": self._endpoint.faults.waiting()})
+
+    async def add_fault(self, request: web.Request) -> web.Response:
+        """Add one: `{"route": "posts", "status": 500, "times": 3}`; see `faults.Fault`."""
+        fault = await _object(request)
+        try:
+            self._endpoint.faults.add(**fault)
+        except (ValueError, TypeError) as error:
+            return wire.refuse(str(error), 400)
+        return wire.reply({"faults": self._endpoint.faults.waiting()})
+
+    async def clear_faults(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Forget all faults."""
+        self._endpoint.faults.clear()
+        return wire.reply({"faults": []})
+
+    async def recording(self, request: web.Request) -> web.StreamResponse:
+        """Download what is recorded: a line of JSON for each job, then one for each other request."""
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "application/x-ndjson",
+                "Content-Disposition": 'attachment; filename="recording.jsonl"',
+            }
+        )
+        await response.prepare(request)
+        async for line in _lines(self._endpoint):
+            await response.write(line)
+        await response.write_eof()
+        return response
+
+    async def switch_recording(self, request: web.Request) -> web.Response:
+        """Turn it on or off: `{"on": true}`."""
+        is_on = (await _object(request)).get("on")
+        if not isinstance(is_on, bool):
+            return wire.refuse('"on" is neither true nor false', 400)
+        self._endpoint.recording.is_on = is_on
+        return wire.reply({"recording": is_on})
+
+    async def clear_recording(self, request: web.Request) -> web.Response:
+        """Forget what is recorded."""
+        self._endpoint.recording.clear()
+        return wire.reply({"recording": self._endpoint.recording.is_on})
+
+    async def workers(self, request: web.Request) -> web.Response:
+        """Start, end or scale workers: `{"action": "kill", "id": "local-1"}`; see `Supervisor`."""
+        order = await _object(request)
+        supervisor = self._endpoint.supervisor
+        if supervisor is None:
+            return wire.refuse("no workers are started here", 409)
+        try:
+            result = await supervisor.act(**order)
+        except (WorkerError, TypeError) as error:
+            return wire.refuse(str(error), 400)
+        return wire.reply({"id": result, "scaling": _scaling(self._endpoint)})
+
+    async def knobs(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Tell every knob with its value and what it means."""
+        values = self._endpoint.knobs
+        described = [
+            {**dataclasses.asdict(knob), "value": getattr(values, knob.name)}
+            for knob in knobs.describe()
+        ]
+        return wire.reply({"knobs": described})
+
+    async def set_knobs(self, request: web.Request) -> web.Response:
+        """Change knobs: `{"rtt_ms": 50}`."""
+        try:
+            self._endpoint.set_knobs(self._endpoint.knobs.replace(await _object(request)))
+        except ValueError as error:
+            return wire.refuse(str(error), 400)
+        return wire.reply({"knobs": dataclasses.asdict(self._endpoint.knobs)})
+
+
+def state(endpoint: Endpoint) -> dict[str, Any]:
+    """Give the object of `/control/state`."""
+    now_s = time.monotonic()
+    jobs = endpoint.jobs
+    return {
+        "endpoint": {
+            "id": endpoint.id,
+            "url": endpoint.url,
+            "openai_url": endpoint.openai_url,
+            "api_key": endpoint.api_key,
+            "started_s_ago": _round(now_s - endpoint.started_s),
+        },
+        "now_s": _round(now_s),
+        "health": health_view(jobs),
+        "workers": [_worker_view(endpoint, worker, now_s) for worker in jobs.workers.values()],
+        "jobs": [_row(job, now_s) for job in jobs.latest(LATEST_JOBS)],
+        "faults": endpoint.faults.waiting(),
+        "recording": endpoint.recording.is_on,
+        "scaling": _scaling(endpoint),
+        "knobs": dataclasses.asdict(endpoint.knobs),
+    }
+
+
+def _worker_view(endpoint: Endpoint, worker: Worker, now_s: float) -> dict[str, Any]:
+    process = endpoint.supervisor.process(worker.id) if endpoint.supervisor else None
+    return {
+        "id": worker.id,
+        "state": worker.state,
+        "jobs": list(worker.jobs),
+        "stops_pending": list(worker.stops),
+        "ping_s_ago": None if worker.ping_s is None else _round(now_s - worker.ping_s),
+        "sdk_version": worker.sdk_version,
+        "is_retired": worker.retired,
+        "pid": process.pid if process else None,
+        "starts": process.starts if process else 1,
+        "phase": process.phase if process else "",
+        "log": str(process.log) if process else None,
+    }
+
+
+def _scaling(endpoint: Endpoint) -> dict[str, Any]:
+    supervisor = endpoint.supervisor
+    return {
+        "supervised": supervisor is not None,
+        "min": supervisor.min_workers if supervisor else None,
+        "max": supervisor.max_workers if supervisor else None,
+        "scaler": endpoint.knobs.scaler,
+        "scaler_value": endpoint.knobs.scaler_value,
+        "idle_timeout_s": endpoint.knobs.idle_timeout_s,
+    }
+
+
+def _row(job: Job, now_s: float) -> dict[str, Any]:
+    tokens = job.tokens if job.tokens is not None else job.events or None
+    last_s = job.last_post_s if not job.status.is_final else job.ended_s
+    running_s = last_s - job.taken_s if last_s is not None and job.taken_s is not None else 0.0
+    first_s = job.first_post_s
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "route": job.input.get("openai_route") if isinstance(job.input, dict) else None,
+        "status": job.status,
+        "queued_s": _round((job.taken_s or job.ended_s or now_s) - job.submitted_s),
+        "time_to_first_token_s": None if first_s is None else _round(first_s - job.submitted_s),
+        "tokens": tokens,
+        "tokens_reported": job.tokens is not None,
+        "tokens_per_s": round(tokens / running_s, 1) if tokens and running_s > 0 else None,
+        "posts": job.posts,
+        "bytes": job.post_bytes,
+        "submitted_s_ago": _round(now_s - job.submitted_s),
+        "ended_s": None if job.ended_s is None else _round(job.ended_s - job.submitted_s),
+        "worker_id": job.worker_id,
+        "error": job.error,
+    }
+
+
+def _job_view(job: Job | None, record: Record | None) -> dict[str, Any]:
+    """Give the object of `/control/jobs/<id>`: every `t` is in seconds since the submission."""
+    view: dict[str, Any] = {} if job is None else _row(job, time.monotonic())
+    states = record.states if record is not None else tuple(job.history) if job is not None else ()
+    start_s = states[0][0]
+
+    def posts(kind: tuple[Post, ...]) -> list[dict[str, Any]]:
+        return [
+            {
+                "t": _round(post.at_s - start_s),
+                "bytes": post.size,
+                "preview": None if post.value is None else _preview(post.value),
+                "worker_id": post.worker_id,
+            }
+            for post in kind
+        ]
+
+    view["states"] = [{"t": _round(at_s - start_s), "status": status} for at_s, status in states]
+    view["input_preview"] = None if job is None else _preview(job.input)
+    view["output_preview"] = _preview(job.output) if job is not None and job.has_output else None
+    if record is not None:
+        view |= {
+            "id": record.job_id,
+            "status": record.status,
+            "posts": posts(record.stream),
+            "done": posts(record.done),
+            "late": posts(record.late),
+            "stops": [_round(at_s - start_s) for at_s in record.stops],
+            "requests": [_request_view(request, start_s) for request in record.requests],
+        }
+    return view
+
+
+def _request_view(request: Request, start_s: float) -> dict[str, Any]:
+    return {
+        "t": _round(request.at_s - start_s),
+        "duration_s": _round(request.duration_s),
+        "method": request.method,
+        "path": request.path,
+        "headers": request.headers,
+        "body": request.body.decode(errors="replace"),
+        "status": request.status,
+    }
+
+
+async def _lines(endpoint: Endpoint) -> AsyncIterator[bytes]:
+    for record in list(endpoint.recording.records()):
+        line = {
+            "job_id": record.job_id,
+            "input": record.input,
+            "states": record.states,
+            "stream": [dataclasses.asdict(post) for post in record.stream],
+            "done": [dataclasses.asdict(post) for post in record.done],
+            "late": [dataclasses.asdict(post) for post in record.late],
+            "stops": record.stops,
+            "requests": [_request_view(request, 0.0) for request in record.requests],
+        }
+        yield wire.dump(line) + b"\n"
+    for request in endpoint.recording.other_requests():
+        yield wire.dump({"request": _request_view(request, 0.0)}) + b"\n"
+
+
+def _preview(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
+
+
+async def _object(request: web.Request) -> dict[str, Any]:
+    try:
+        message = wire.parse(await request.read())
+    except ValueError as error:
+        raise web.HTTPBadRequest(reason=f"the body is not JSON: {error}") from None
+    if not isinstance(message, dict):
+        raise web.HTTPBadRequest(reason="the body is not an object")
+    return message
+
+
+def _round(seconds: float) -> float:
+    return round(seconds, 4)

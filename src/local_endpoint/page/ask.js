@@ -1,0 +1,324 @@
+// "Try it": a chat over the OpenAI route, native requests, and raw jobs.
+
+import { Watch, ask, endpoint, events, send, sentence } from "./api.js";
+import { $, $$, copy, h, tabs, write } from "./dom.js";
+import * as snippets from "./snippets.js";
+
+const CHAT_ROUTE = "openai/v1/chat/completions";
+const FINAL = ["COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"];
+const IDEAS = ["Tell me in two sentences what the Moon is.", "Count to thirty.", "Write a haiku."];
+const POLL_MS = 300;
+
+export function start() {
+  const panels = { chat: chat($("#chat")), native: native($("#native")), raw: raw($("#raw")) };
+  let shown = "chat";
+  tabs($("#ask [role=tablist]"), (id) => {
+    shown = id;
+    $("#new-chat").hidden = id !== "chat";
+  });
+  const dialog = $("#code");
+  tabs($("[role=tablist]", dialog));
+  $("#show-code").addEventListener("click", () => {
+    let code;
+    try {
+      code = snippets[shown](panels[shown].request());
+    } catch (error) {
+      code = { curl: error.message, python: error.message };
+    }
+    for (const language of ["curl", "python"]) write($(`#${language}`), code[language]);
+    dialog.showModal();
+  });
+  $("#close-code").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  $("#copy-code").addEventListener("click", () => copy($("pre:not([hidden])", dialog).textContent));
+  keepFields();
+}
+
+/** Remember what was typed into the parameters, for this tab of the browser. */
+function keepFields() {
+  for (const field of $$("#ask .fields [name]")) {
+    const key = `${field.form.id}.${field.name}`;
+    const value = sessionStorage.getItem(key);
+    if (field.type === "checkbox") field.checked = value === "true";
+    else if (value !== null && field.name !== "model") field.value = value;
+    field.dispatchEvent(new Event("change"));
+    const keep = () =>
+      sessionStorage.setItem(key, field.type === "checkbox" ? field.checked : field.value);
+    field.addEventListener("input", keep);
+  }
+}
+
+/** Run `task(signal)` for each submit of a form; meanwhile its stop button aborts the signal. */
+function runs(form, task) {
+  const [go, stop] = [$(".primary", form), $(".stop", form)];
+  let controller = null;
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (controller) return;
+    controller = new AbortController();
+    [go.hidden, stop.hidden] = [true, false];
+    try {
+      await task(controller.signal);
+    } finally {
+      controller = null;
+      [go.hidden, stop.hidden] = [false, true];
+    }
+  });
+  const halt = () => controller?.abort();
+  stop.addEventListener("click", halt);
+  form.addEventListener("keydown", (event) => {
+    if (event.key === "Escape") halt();
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
+  });
+  return halt;
+}
+
+const fault = (error) => h("p", { class: "error", role: "alert" }, error.message ?? String(error));
+
+// --- chat -------------------------------------------------------------------------------------
+
+function chat(form) {
+  const { model, system, text, temperature, max_tokens, top_p, seed, stop } = form.elements;
+  const log = $("#messages", form);
+  let turns = [];
+  let models = null;
+
+  const request = (messages) => ({
+    ...(model.value && { model: model.value }),
+    messages: [...(system.value ? [{ role: "system", content: system.value }] : []), ...messages],
+    ...numbers({ temperature, max_tokens, top_p, seed }),
+    ...(stop.value && { stop: stop.value.trim().startsWith("[") ? json(stop) : stop.value }),
+    stream: true,
+    stream_options: { include_usage: true },
+  });
+
+  // Each look is a job, so the models are asked for when somebody comes here, and not before.
+  async function loadModels() {
+    if (models || !endpoint.ready) return;
+    models = ask("openai/v1/models", undefined, { signal: AbortSignal.timeout(20_000) });
+    try {
+      const names = (await models).data.map(({ id }) => id);
+      model.replaceChildren(...names.map((name) => h("option", {}, name)));
+    } catch {
+      models = null;
+    }
+  }
+
+  function greet() {
+    const idea = (words) => h("button", { type: "button", onclick: () => say(words) }, words);
+    log.replaceChildren(h("div", { class: "hello" }, h("p", {}, "Say something to the worker."), ...IDEAS.map(idea)));
+  }
+
+  function say(words) {
+    text.value = words;
+    form.requestSubmit();
+  }
+
+  async function answer(signal) {
+    const question = text.value.trim();
+    if (!question) return;
+    await Promise.race([loadModels(), new Promise((done) => setTimeout(done, 2000))]);
+    const body = request([...turns, { role: "user", content: question }]);
+    text.value = "";
+    $(".hello", log)?.remove();
+    const thought = h("p", { class: "thought", hidden: true });
+    const words = h("p", { class: "words" });
+    const facts = h("small", {}, "waiting …");
+    const turn = h("div", { class: "turn assistant busy" }, thought, words, facts);
+    log.append(h("div", { class: "turn user" }, h("p", {}, question)), turn);
+    const watch = new Watch();
+    const clock = setInterval(() => watch.tokens || write(facts, `waiting … ${watch.text()}`), 100);
+    let [reason, usage, isWhole] = [null, null, false];
+    log.scrollTop = log.scrollHeight;
+    try {
+      const response = await send(CHAT_ROUTE, body, { signal });
+      for await (const { data } of events(response.body)) {
+        if (data === "[DONE]") isWhole = true;
+        if (data === "[DONE]") continue;
+        const part = JSON.parse(data);
+        if (part.error) throw new Error(sentence(part));
+        usage = part.usage ?? usage;
+        const { delta = {}, finish_reason } = part.choices?.[0] ?? {};
+        reason = finish_reason ?? reason;
+        const [said, thinks] = [delta.content ?? "", delta.reasoning ?? delta.reasoning_content ?? ""];
+        const calls = delta.tool_calls ? JSON.stringify(delta.tool_calls) : "";
+        if (!said && !thinks && !calls) continue;
+        const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
+        words.append(said + calls);
+        thought.append(thinks);
+        thought.hidden = !thought.textContent;
+        watch.token();
+        write(facts, watch.text());
+        if (follows) log.scrollTop = log.scrollHeight;
+      }
+      if (!isWhole) throw new Error("The stream ended without [DONE]: look at the job for the reason.");
+      turns = [...body.messages.filter(({ role }) => role !== "system")];
+      turns.push({ role: "assistant", content: words.textContent });
+    } catch (error) {
+      if (signal.aborted) reason = "stopped";
+      else turn.append(fault(error));
+      turn.classList.toggle("broken", !signal.aborted);
+    } finally {
+      clearInterval(clock);
+      turn.classList.remove("busy");
+      const spoken = watch.tokens ? watch.text(usage?.completion_tokens) : "";
+      write(facts, [spoken, reason].filter(Boolean).join(" · "));
+      log.scrollTop = log.scrollHeight;
+    }
+  }
+
+  const halt = runs(form, answer);
+  form.addEventListener("focusin", loadModels);
+  text.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    event.preventDefault();
+    form.requestSubmit();
+  });
+  $("#new-chat").addEventListener("click", () => {
+    halt();
+    turns = [];
+    greet();
+    text.focus();
+  });
+  greet();
+  const next = () => [...turns, { role: "user", content: text.value || IDEAS[0] }];
+  return { request: () => request(next()) };
+}
+
+function numbers(fields) {
+  const given = Object.entries(fields).filter(([, field]) => field.value !== "");
+  return Object.fromEntries(given.map(([name, field]) => [name, Number(field.value)]));
+}
+
+function json(field) {
+  try {
+    return JSON.parse(field.value);
+  } catch (error) {
+    throw new Error(`${field.name} is not JSON: ${error.message}`);
+  }
+}
+
+// --- native and raw ---------------------------------------------------------------------------
+
+/** Show an answer: its text, or what is wrong with it, and the JSON it came in. */
+function card(place) {
+  const text = h("pre", { class: "words" });
+  const facts = h("small", {});
+  const badge = h("span", { class: "badge" });
+  const whole = h("pre", { class: "code" });
+  const details = h("details", {}, h("summary", {}, "JSON"), whole);
+  place.replaceChildren(h("div", { class: "facts" }, badge, facts), text, details);
+  return {
+    text: (value) => write(text, value),
+    facts: (value) => write(facts, value),
+    open: () => (details.open = true),
+    fail: (error) => place.append(fault(error)),
+    status(view) {
+      write(badge, view.status);
+      badge.dataset.status = view.status;
+      write(whole, JSON.stringify(view, null, 2));
+      if (view.error) place.append(fault(sentence(view.error)));
+    },
+  };
+}
+
+/** Give the text in what a worker yielded: native choices by index, strings; else its JSON. */
+function reading(yields) {
+  if (!yields.every((value) => Array.isArray(value?.choices))) {
+    return yields.map((v) => (typeof v === "string" ? v : `${JSON.stringify(v)}\n`)).join("");
+  }
+  const texts = [];
+  for (const { choices } of yields) {
+    for (const [index, { tokens = [] }] of choices.entries()) {
+      texts[index] = (texts[index] ?? "") + tokens.join("");
+    }
+  }
+  return texts.length < 2 ? texts.join("") : texts.map((t, i) => `[${i}] ${t}`).join("\n\n");
+}
+
+function native(form) {
+  const { kind, mode, prompt, template, messages, sampling } = form.elements;
+  const isMessages = () => kind.value === "messages";
+  kind.addEventListener("change", () => {
+    for (const label of $$("[data-kind]", form)) label.hidden = label.dataset.kind !== kind.value;
+  });
+  const request = () => ({
+    mode: mode.value,
+    input: {
+      ...(isMessages() ? { messages: json(messages) } : { prompt: prompt.value }),
+      ...(!isMessages() && template.checked && { apply_chat_template: true }),
+      sampling_params: sampling.value.trim() ? json(sampling) : {},
+      ...(mode.value === "run" && { stream: true }),
+    },
+  });
+
+  runs(form, async (signal) => {
+    const result = card($(".answer", form));
+    const watch = new Watch();
+    const clock = setInterval(() => result.facts(watch.text()), 100);
+    try {
+      const { input } = request();
+      if (mode.value === "runsync") {
+        const view = await ask("runsync", { input }, { signal });
+        if (view.output !== undefined) result.text(reading([view.output].flat()));
+        return result.status(view);
+      }
+      const { id } = await ask("run", { input });
+      const cancel = () => ask(`cancel/${id}`, {}).catch(() => {});
+      signal.addEventListener("abort", cancel);
+      if (signal.aborted) await cancel();
+      const yields = [];
+      let view = {};
+      while (!FINAL.includes(view.status) || view.stream.length) {
+        view = await ask(`stream/${id}`);
+        yields.push(...view.stream.map(({ output }) => output));
+        if (view.stream.length) watch.token((yields.at(-1)?.usage?.output ?? yields.length) - watch.tokens);
+        result.text(reading(yields));
+      }
+      result.status(await ask(`status/${id}`));
+    } catch (error) {
+      if (!signal.aborted) result.fail(error);
+    } finally {
+      clearInterval(clock);
+      result.facts(watch.tokens ? watch.text() : `done after ${watch.text()}`);
+    }
+  });
+  return { request };
+}
+
+function raw(form) {
+  const request = () => ({ mode: "run", input: json(form.elements.input) });
+  const retry = $(".retry", form);
+  let id = null;
+
+  async function follow(signal, submit) {
+    const result = card($(".answer", form));
+    result.open();
+    retry.hidden = true;
+    try {
+      ({ id } = await submit());
+      let [view, isCancelled] = [{}, false];
+      while (!FINAL.includes(view.status)) {
+        if (signal.aborted && !isCancelled) isCancelled = await ask(`cancel/${id}`, {});
+        view = await ask(`status/${id}`);
+        result.status(view);
+        if (!FINAL.includes(view.status)) await new Promise((done) => setTimeout(done, POLL_MS));
+      }
+      retry.hidden = !["FAILED", "TIMED_OUT"].includes(view.status);
+    } catch (error) {
+      result.fail(error);
+    }
+  }
+
+  let again = false;
+  retry.addEventListener("click", () => {
+    again = true;
+    form.requestSubmit();
+  });
+  runs(form, (signal) => {
+    const submit = again ? () => ask(`retry/${id}`, {}) : async () => ask("run", { input: request().input });
+    again = false;
+    return follow(signal, submit);
+  });
+  return { request };
+}

@@ -1,0 +1,98 @@
+"""Programs that use real clients, each run once a session against the real chat model."""
+
+import functools
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from served import Served
+
+HERE = Path(__file__).parent
+PYTHON = HERE.parents[1] / ".cache" / "clients-venv" / "bin" / "python"
+NODE_MODULES = HERE / "node_modules"
+PROGRAM_S = 60.0
+PROMPT = "What is the Moon?"
+
+
+@pytest.fixture(scope="session")
+def answer(smollm2: Served) -> str:
+    """What the model says to PROMPT when no client is in between."""
+    messages = [{"role": "user", "content": PROMPT}]
+    record = smollm2.run(
+        {
+            "openai_route": "/v1/chat/completions",
+            "openai_input": {"messages": messages, "temperature": 0, "max_tokens": 30},
+        }
+    )
+    return record.done[-1].value["output"][0]["choices"][0]["message"]["content"]
+
+
+@pytest.fixture(scope="session")
+def said(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], dict[str, Any]]:
+    """Run a program of programs/, and give the object it printed."""
+
+    @functools.cache
+    def run(command: str, program: str) -> subprocess.CompletedProcess[str]:
+        served: Served = request.getfixturevalue("smollm2")
+        return subprocess.run(
+            [command, HERE / "programs" / program],
+            env=environ(served, tmp_path_factory.mktemp("home")),
+            capture_output=True,
+            encoding="utf-8",
+            timeout=PROGRAM_S,
+            check=False,
+        )
+
+    def said(program: str) -> dict[str, Any]:
+        ended = run(node() if program.endswith(".mjs") else python(), program)
+        assert 0 == ended.returncode, ended.stderr
+        # RunPod's Node client prints lines of its own; the last one is the program's.
+        return json.loads(ended.stdout.splitlines()[-1])
+
+    return said
+
+
+def environ(served: Served, home: Path) -> dict[str, str]:
+    """Give a program where it finds the endpoint, and nothing of ours beside."""
+    host, _, endpoint_id = served.endpoint.url.rpartition("/")
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "BASE_URL": served.endpoint.openai_url,
+        "RUNPOD_ENDPOINT_BASE_URL": host,
+        "ENDPOINT_ID": endpoint_id,
+        "API_KEY": served.endpoint.api_key,
+        "MODEL": served.client.models.list().data[0].id,
+        "PROMPT": PROMPT,
+        "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it asks the internet for prices
+    }
+
+
+def python() -> str:
+    if not PYTHON.exists():
+        _absent("the Python clients are not installed: tests/clients/setup.sh does it")
+    return str(PYTHON)
+
+
+def node() -> str:
+    command = shutil.which("node")
+    if command is None:
+        _absent("there is no Node here, and this client runs on it")
+    if not NODE_MODULES.exists():
+        _absent("the Node clients are not installed: tests/clients/setup.sh does it")
+    return str(command)
+
+
+def _absent(sentence: str) -> None:
+    """Skip the test; in CI, where nothing may be absent, fail it."""
+    if os.environ.get("CI") == "true":
+        pytest.fail(sentence)
+    pytest.skip(sentence)

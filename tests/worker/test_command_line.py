@@ -1,0 +1,111 @@
+"""`python -m worker` as somebody types it; nothing here starts an engine."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import models
+
+pytestmark = pytest.mark.timeout(120)
+
+SOUND = {"DTYPE": "float32", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def worker(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "XDG_CACHE_HOME")}
+    return subprocess.run(
+        [sys.executable, "-m", "worker", *words],
+        env=clean | environ,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_sound_configuration() -> None:
+    """`--check` prints what was set and where, hides secrets, loads nothing, and returns 0."""
+    done = worker(
+        "--check",
+        MODEL_NAME=str(models.path("tiny")),
+        MAX_MODEL_LENGTH="256",
+        HF_TOKEN="hf_secretsecretsecret",
+        MAX_CONCURENCY="5",
+        **SOUND,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert "MAX_MODEL_LENGTH  256" in done.stdout
+    assert "Did you mean MAX_CONCURRENCY?" in done.stdout
+    assert "Loading" not in done.stderr
+    assert "secretsecret" not in done.stdout + done.stderr
+
+
+def test_every_problem_at_once() -> None:
+    """Wrong values stop the start together, one sentence each, with code 1 and no traceback."""
+    done = worker(
+        "--check",
+        MODEL_NAME="a/b",
+        MODEL="c/d",
+        MAX_CONCURRENCY="many",
+        DTYPE="floaty",
+        CUSTOM_CHAT_TEMPLATE="{{ broken",
+        HF_OVERRIDES="{bad",
+        LORA_MODULES="{bad",
+        TOOL_CALL_PARSER="nonsense",
+    )
+    names = ["MODEL", "MAX_CONCURRENCY", "DTYPE", "CUSTOM_CHAT_TEMPLATE", "HF_OVERRIDES"]
+    names += ["LORA_MODULES", "TOOL_CALL_PARSER"]
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+
+    assert 1 == done.returncode
+    assert len(names) == len(sentences)
+    assert all(any(name in sentence for sentence in sentences) for name in names)
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"MODEL_NAME": "/nowhere/at/all"}, "there is nothing"),
+        ({"MODEL_NAME": "TINY", "MAX_MODEL_LEN": "999999"}, "2048"),
+        ({"MODEL_NAME": "UNKNOWN"}, "no-such-model"),
+    ],
+)
+def test_what_only_vllm_can_judge(environ: dict[str, str], words: str, tmp_path: Path) -> None:
+    """`--check` lets vLLM judge the whole: a context too long, a model it does not know."""
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-model", "architectures": ["X"]}')
+    known = {"TINY": str(models.path("tiny")), "UNKNOWN": str(tmp_path)}
+    environ = {name: known.get(value, value) for name, value in environ.items()}
+    done = worker("--check", **SOUND, **environ)
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+
+    assert 1 == done.returncode
+    assert 1 == len(sentences)
+    assert words in sentences[0]
+    assert "Traceback" not in done.stderr
+
+
+def test_without_an_endpoint() -> None:
+    """A worker without an endpoint says how to start one, instead of a false success."""
+    done = worker(MODEL_NAME=str(models.path("tiny")))
+
+    assert 1 == done.returncode
+    assert "local_endpoint" in done.stderr
+
+
+def test_a_wrong_word() -> None:
+    """A misspelt option is refused; it does not start the worker."""
+    done = worker("--chek")
+
+    assert 1 == done.returncode
+    assert "'--chek' is no option" in done.stderr
+
+
+def test_version_and_help() -> None:
+    """`--version` names ours, vLLM's and the SDK's; `--help` lists the variables."""
+    assert ["vllm", "runpod"] == [w for w in ("vllm", "runpod") if w in worker("--version").stdout]
+    assert "MAX_CONCURRENCY" in worker("--help").stdout
