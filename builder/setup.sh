@@ -33,7 +33,7 @@ fi
 
 say "setup: making .venv (about 2 GB, a few minutes the first time) …"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
-pip() { .venv/bin/python -m pip --disable-pip-version-check --quiet "$@"; }
+pip() { .venv/bin/python -m pip --disable-pip-version-check -qq "$@"; }
 
 # The CPU build of torch is on no PyPI: a configured wheel folder may have it, else PyTorch's index.
 torch=$(grep -o '^torch==[^ ]*' requirements.txt)

@@ -8,7 +8,6 @@ No model is downloaded: SmolLM2 comes inside a Python package, the others are ra
 import importlib.util
 import os
 import pydoc_data.topics
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -151,6 +150,7 @@ def path(name: str) -> Path:
     """Return the folder of a model, making it first where it is missing."""
     folder = CACHE / name
     if not folder.exists():
+        print(f"making the model {name} …", file=sys.stderr, flush=True)
         CACHE.mkdir(parents=True, exist_ok=True)
         # Made aside and moved in one step: a killed run leaves no half model behind.
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
@@ -166,7 +166,8 @@ def path(name: str) -> Path:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("TQDM_DISABLE", "1")  # its bars are no use in a log
     for name in sys.argv[1:] or MODELS:
         if name not in MODELS:
             sys.exit(f"no model is called {name!r}; there are {', '.join(MODELS)}")
-        print(path(name), f"{shutil.disk_usage(CACHE).free / 1e9:.0f} GB free")
+        print(path(name))

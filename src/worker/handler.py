@@ -21,13 +21,12 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 import psutil
 
 from worker import __version__, engine, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
 from worker.engine import Engine
-from worker.errors import RequestError, SettingsError, StartError, WorkerError
+from worker.errors import RequestError, SettingsError, StartError
 from worker.settings import Settings, help_text, process_environ
 
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.
@@ -224,7 +223,8 @@ class Answer:
         if items is None:
             return None
         value = self._call.join(items)
-        self._bytes += len(msgspec.json.encode(value))
+        # Written as the SDK writes it, whose spaces count too.
+        self._bytes += len(json.dumps(value, ensure_ascii=False).encode())
         if self._bytes > self._max_bytes:
             raise RequestError(
                 f"The result has {self._bytes:,} bytes so far, and RunPod takes "
@@ -294,9 +294,9 @@ def main() -> int:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 1
-    except WorkerError as error:
+    except StartError as error:
         print(f"error: {error}", file=sys.stderr)
-        return 1
+        leave(1)  # what is left of an engine may hold an orderly exit up
     return 0
 
 

@@ -286,11 +286,14 @@ def test_a_variable_opens_more_routes(unusual: Served) -> None:
     assert [{"status": 200}] == unusual.run({"route": "/ping"}).done[-1].value["output"]
 
 
-def test_what_does_not_fit_fails_with_both_numbers(unusual: Served) -> None:
-    """A result beyond MAX_RESULT_MB fails its job and says so; RunPod would drop it silently."""
-    body = {"prompt": ["x"] * 64, "max_tokens": 40, "logprobs": 20, "n": 2}
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_does_not_fit_fails_with_both_numbers(unusual: Served, stream: bool) -> None:
+    """A result beyond MAX_RESULT_MB ends with an error that says so; RunPod would drop it."""
+    body = {"prompt": ["x"] * 64, "max_tokens": 40, "logprobs": 20, "n": 2, "stream": stream}
     record = unusual.run({"openai_route": "/v1/completions", "openai_input": body})
-    error = json.loads(record.done[-1].value["output"][0])["error"]
+    last = record.done[-1].value["output"][-1]
+    error = last[-1]["error"] if stream else json.loads(last)["error"]
 
     assert 413 == error["code"]
     assert "1,000,000" in error["message"]
+    assert sum(post.size for post in record.stream) < 1_100_000
