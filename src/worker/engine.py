@@ -56,12 +56,20 @@ class Engine:
 
     def translate(self, error: Exception) -> RequestError:
         """Say what vLLM's server would have answered for an exception of vLLM's."""
+        from pydantic import ValidationError
         from vllm.entrypoints.serve import create_error_response
+        from vllm.entrypoints.serve.exception_handling.handlers.validation import (
+            clean_loc_for_param,
+        )
 
         if isinstance(error, RequestError):
             return error
         if self.client.errored:
             return EngineDied()
+        if isinstance(error, ValidationError):
+            first = error.errors(include_url=False)[0]
+            where = clean_loc_for_param(first["loc"])
+            return RequestError(f"{where}: {first['msg']}.", param=where)
         info = create_error_response(error).error
         return RequestError(info.message, code=info.code, type=info.type, param=info.param)
 

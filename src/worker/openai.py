@@ -7,6 +7,7 @@ import asyncio
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -258,8 +259,9 @@ class Call:
             if isinstance(reply.get("detail"), str):  # FastAPI's own, such as a wrong method
                 return RequestError(f"{path}: {reply['detail']}.", code=status)
             info = reply["error"]
+            message = _plain(info["message"])
             return RequestError(
-                info["message"] + _hint(info["message"], path),
+                message + _hint(message, path),
                 code=status,
                 type=info.get("type"),
                 param=info.get("param"),
@@ -464,6 +466,22 @@ def _multipart(fields: dict[str, Any]) -> tuple[bytes, str]:
 
 def _form_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
+
+
+# One entry of vLLM's answer to a body of the wrong shape: Python's repr of a dict of pydantic's.
+_ENTRY = re.compile(
+    r"'loc': '(?:body\.)?(?P<where>[^']*)', 'msg': (?P<quote>['\"])(?P<what>.*?)(?<!\\)(?P=quote)"
+)
+
+
+def _plain(message: str) -> str:
+    """Put vLLM's list of validation errors in words; any other message stays as it is."""
+    entries = [
+        f"{found['where']}: {found['what'].replace(chr(92), '')}"
+        for found in _ENTRY.finditer(message)
+    ]
+    is_list = re.match(r"\d+ validation errors?:\n", message)
+    return "; ".join(dict.fromkeys(entries)) + "." if is_list and entries else message
 
 
 def _hint(message: str, path: str) -> str:

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from worker.batching import BatchSizes, Outbox
 from worker.engine import Engine
 from worker.errors import EngineDied, RequestError
-from worker.openai import Call, EventSplitter, Routes, weigh
+from worker.openai import Call, EventSplitter, Routes, _plain, weigh
 from worker.request import RouteRequest
 
 TIMEOUT_S = 10
@@ -1047,3 +1047,27 @@ def test_receive_waits_for_the_end() -> None:
     assert base64.b64encode(b"done").decode() == got["base64"]
     assert [("http.request", False)] == [(m["type"], m["more_body"]) for m in asked]
     assert {"a": 1, "model": MODEL} == json.loads(asked[0]["body"])
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        (
+            "1 validation error:\n  {'type': 'missing', 'loc': 'body.messages', "
+            "'msg': 'Field required', 'input': '<dict of 1 items>'}",
+            "messages: Field required.",
+        ),
+        (
+            "2 validation errors:\n  {'type': 'a', 'loc': 'body.n', 'msg': \"It isn't\"}"
+            "\n  {'type': 'b', 'loc': 'body.top_p', 'msg': 'Too \\'odd\\'', 'input': '1'}",
+            "n: It isn't; top_p: Too 'odd'.",
+        ),
+        (
+            "Something else: 'loc': 'body.x', 'msg': 'y'",
+            "Something else: 'loc': 'body.x', 'msg': 'y'",
+        ),
+    ],
+)
+def test_validation_errors_are_put_in_words(message: str, expected: str) -> None:
+    """vLLM's list of validation errors, which is Python's repr, becomes a sentence."""
+    assert expected == _plain(message)
