@@ -43,11 +43,14 @@ check: setup ## format, lint, types, generated pages
 	@$(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy
 	@$(PY) docs/generate.py --check
 
-test: models ## every test that fits into a coffee break
-	@$(PY) -m pytest -m "not slow"
+clients: setup ## install the real clients that the tests run, each in its own environment
+	@tests/clients/setup.sh
 
-test-all: models ## every test, for the night
-	@$(PY) -m pytest
+test: models clients ## every test that fits into a coffee break
+	@$(PY) -m pytest -q -m "not slow"
+
+test-all: models clients ## every test, for the night
+	@$(PY) -m pytest -q
 
 bench: models ## the figures of benchmarks/, with their conditions
 	@for file in benchmarks/[a-z]*.py; do $(PY) $$file || exit 1; done
@@ -58,4 +61,4 @@ lock: setup ## rewrite requirements.txt from builder/requirements.in
 		--excludes builder/excludes.txt --no-emit-find-links --no-emit-index-url $(TORCH_SOURCE) \
 		builder/requirements.in --output-file requirements.txt
 
-.PHONY: help setup models run format docs check test test-all bench lock
+.PHONY: help setup models clients run format docs check test test-all bench lock

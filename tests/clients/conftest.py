@@ -35,16 +35,15 @@ def answer(smollm2: Served) -> str:
 
 @pytest.fixture(scope="session")
 def said(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    smollm2: Served, tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[[str], dict[str, Any]]:
     """Run a program of programs/, and give the object it printed."""
 
     @functools.cache
     def run(command: str, program: str) -> subprocess.CompletedProcess[str]:
-        served: Served = request.getfixturevalue("smollm2")
         return subprocess.run(
             [command, HERE / "programs" / program],
-            env=environ(served, tmp_path_factory.mktemp("home")),
+            env=environ(smollm2, tmp_path_factory.mktemp("home")),
             capture_output=True,
             encoding="utf-8",
             timeout=PROGRAM_S,
@@ -85,7 +84,7 @@ def python() -> str:
 def node() -> str:
     command = shutil.which("node")
     if command is None:
-        _absent("there is no Node here, and this client runs on it")
+        _absent("there is no Node here, on which this client runs")
     if not NODE_MODULES.exists():
         _absent("the Node clients are not installed: tests/clients/setup.sh does it")
     return str(command)

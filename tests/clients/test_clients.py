@@ -136,10 +136,12 @@ def assert_stopped(served: Served, job_id: str) -> None:
     """See that a job is CANCELLED, and that its worker heard of it and ended it unfinished."""
     wait_until_idle(served)
     record = served.endpoint.record(job_id)
+    # Pieces of a stream may be late; they are text, and results are objects.
+    results = [post for post in (*record.done, *record.late) if not isinstance(post.value, str)]
 
     assert Status.CANCELLED == record.status
     assert record.stops
-    assert ((), ()) == (record.done, record.late)
+    assert [] == results
 
 
 def wait_until_idle(served: Served, timeout_s: float = 20.0) -> None:
