@@ -8,23 +8,9 @@ import pytest
 
 import models
 from local_endpoint import Record
-from served import Served, serve
+from served import FIRST_INPUTS, Served, serve
 
 FIRST_JOBS = 20
-CHAT = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 5}
-FIRST_INPUTS = (
-    {"openai_route": "/v1/chat/completions", "openai_input": CHAT},
-    {"openai_route": "/v1/chat/completions", "openai_input": CHAT | {"stream": True}},
-    {"openai_route": "/v1/completions", "openai_input": {"prompt": "Hello", "max_tokens": 5}},
-    {"openai_route": "/v1/models"},
-    {"openai_route": "/v1/responses", "openai_input": {"input": "Hello", "max_output_tokens": 5}},
-    {"openai_route": "/v1/messages", "openai_input": CHAT},
-    {"route": "/tokenize", "body": {"prompt": "Hello"}},
-    {"route": "/detokenize", "body": {"tokens": [10, 11, 12]}},
-    {"route": "/health"},
-    {"route": "/metrics"},
-)
-
 pytestmark = pytest.mark.timeout(300)
 
 

@@ -1,13 +1,15 @@
 """What the official client sees through the real SDK and a real engine."""
 
 import base64
+import concurrent.futures
 import json
 
 import openai
 import pytest
 
+import models
 from local_endpoint import Record, Status
-from served import Served
+from served import FIRST_INPUTS, Served, serve
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -24,6 +26,17 @@ def test_the_very_first_jobs_succeed(first_jobs: list[Record]) -> None:
     actual = [record.status for record in first_jobs]
 
     assert [Status.COMPLETED] * 20 == actual
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", FIRST_INPUTS, ids=lambda given: str(given.values()))
+def test_each_route_as_the_first(first: dict[str, object]) -> None:
+    """Twenty jobs of one route at once, as a fresh worker's first traffic, all succeed."""
+    with serve({"MODEL_NAME": str(models.path("tiny"))}) as served:
+        with concurrent.futures.ThreadPoolExecutor(20) as pool:
+            records = list(pool.map(served.run, [first] * 20))
+
+        assert [Status.COMPLETED] * 20 == [record.status for record in records]
 
 
 def test_chat(tiny: Served) -> None:

@@ -126,6 +126,18 @@ def test_a_dead_engine_fails_its_jobs_and_ends_the_worker() -> None:
         assert all("engine stopped" in record.done[-1].value["error"] for record in records)
 
 
+@pytest.mark.slow
+def test_an_idle_worker_notices_that_its_engine_died() -> None:
+    """A worker without a job leaves as well, so that it never takes a job it cannot answer."""
+    with serve({"MODEL_NAME": str(models.path("tiny"))}) as served:
+        family = served.family()
+        next(p for p in family if "EngineCore" in "".join(p.cmdline())).kill()
+        code = served.process.wait(10)
+        wait_until(lambda: not any(map(alive, family)), timeout_s=3)
+
+        assert 1 == code
+
+
 def alive(process: psutil.Process) -> bool:
     return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 

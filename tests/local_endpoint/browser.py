@@ -15,11 +15,20 @@ from urllib.parse import urlsplit
 import aiohttp
 
 TIMEOUT_S = 20
-FLAGS = """
-    --headless --no-sandbox --disable-gpu --disable-quic --no-first-run --no-proxy-server
-    --disable-background-networking --disable-component-update --disable-sync --disable-extensions
-    --disable-dev-shm-usage --remote-debugging-port=0
-""".split()
+FLAGS = [
+    "--headless",
+    "--no-sandbox",  # it refuses to start as root otherwise
+    "--disable-gpu",
+    "--disable-dev-shm-usage",  # containers have little
+    "--disable-quic",
+    "--no-first-run",
+    "--no-proxy-server",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-extensions",
+    "--disable-sync",
+    "--remote-debugging-port=0",
+]
 
 
 def find() -> str | None:

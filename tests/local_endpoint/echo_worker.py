@@ -1,10 +1,12 @@
 """The smallest async-generator worker: it yields `input["yields"]`, one after the other.
 
 Optional keys of the input: `pause_s` between two yields, `raise` a sentence, `openai_route`.
+`ECHO_CONCURRENCY` is the number of jobs it takes at once.
 """
 
 import asyncio
 import json
+import os
 
 import runpod
 
@@ -14,6 +16,7 @@ async def handler(job):
     if "openai_route" in order:
         for value in openai(order["openai_route"], order.get("openai_input")):
             yield value
+            await asyncio.sleep((order.get("openai_input") or {}).get("pause_s", 0))
         return
     for value in order.get("yields", []):
         yield value
@@ -56,6 +59,6 @@ if __name__ == "__main__":
         {
             "handler": handler,
             "return_aggregate_stream": True,
-            "concurrency_modifier": lambda _current: 8,
+            "concurrency_modifier": lambda _current: int(os.environ.get("ECHO_CONCURRENCY", "8")),
         }
     )

@@ -19,6 +19,7 @@ import requests
 from local_endpoint.supervisor import Progress
 
 ECHO = [sys.executable, str(Path(__file__).with_name("echo_worker.py"))]
+QUICK = [sys.executable, "-S", str(Path(__file__).with_name("quick_worker.py"))]
 KEY = {"Authorization": "Bearer local-api-key"}
 
 
@@ -120,7 +121,7 @@ def test_ctrl_c_stops_everything(start) -> None:
 
 def test_stubborn_worker(start) -> None:
     """SIGTERM does what Ctrl-C does; what ignores it is killed soon after, with its children."""
-    script = f"trap '' TERM; sleep 1000 & {shlex.join(ECHO)}"
+    script = f"trap '' TERM; sleep 1000 & {shlex.join(QUICK)} stubborn"
     run = start("--port", "0", "--", "sh", "-c", script)
     run.url()
     processes = run.descendants()
@@ -133,7 +134,7 @@ def test_stubborn_worker(start) -> None:
 
 def test_second_signal(start) -> None:
     """A second Ctrl-C kills at once."""
-    script = f"trap '' TERM; sleep 1000 & {shlex.join(ECHO)}"
+    script = f"trap '' TERM; sleep 1000 & {shlex.join(QUICK)} stubborn"
     run = start("--port", "0", "--", "sh", "-c", script)
     run.url()
     processes = run.descendants()
@@ -185,7 +186,7 @@ def test_worker_that_leaves(start) -> None:
     ("arguments", "sentence"),
     [
         (["--", "/no/such/command"], "cannot start /no/such/command: No such file or directory\n"),
-        (["--knob", "rtt=5"], "--knob: 'rtt=5' is not a knob and its value; did you mean rtt_ms="),
+        (["--knob", "rtt=5"], "--knob: 'rtt' is not a knob; did you mean rtt_ms="),
         (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:0: "),
     ],
 )
@@ -200,19 +201,54 @@ def test_wrong(start, arguments: list[str], sentence: str) -> None:
 
 def test_dead_worker_is_replaced(start) -> None:
     """A worker that dies is told, and another takes its place and its job."""
-    run = start("--port", "0", "--", *ECHO)
+    run = start("--port", "0", "--", *QUICK)
     url = run.url()
-    job = {"input": {"yields": list(range(20)), "pause_s": 0.05}}
+    job = {"input": {"seconds": 0.5}}
     job_id = requests.post(f"{url}/run", json=job, headers=KEY, timeout=10).json()["id"]
-    while not requests.get(f"{url}/stream/{job_id}", headers=KEY, timeout=10).json()["stream"]:
-        pass
+    status = {}
+    while status.get("status") != "IN_PROGRESS":
+        status = requests.get(f"{url}/status/{job_id}", headers=KEY, timeout=10).json()
     run.descendants()[0].kill()
     run.wait_for(r"worker local-1 was killed by SIGKILL .* restarting it")
     run.wait_for("worker local-2 is ready")
     answer = requests.get(f"{url}/status-sync/{job_id}", headers=KEY, timeout=20).json()
 
     assert (answer["status"], answer["workerId"]) == ("COMPLETED", "local-2")
-    assert answer["output"] == list(range(20))
+
+
+def test_scaling(start) -> None:
+    """With a range of workers they come with the jobs, go when idle, and all that is told."""
+    knob = ["--knob", "idle_timeout_s=0.2"]
+    run = start("--port", "0", "--max-workers", "2", *knob, "--", *QUICK)
+    url = run.url()
+    assert "ready; a worker starts when a job comes" in run.said
+    state = requests.get(f"{url.removesuffix('v2/local')}control/state", timeout=10).json()
+    assert (state["recording"], state["workers"]) == (False, [])
+    assert [state["scaling"][key] for key in ("min", "max")] == [0, 2]
+    message = {"input": {}}
+    answer = requests.post(f"{url}/runsync", json=message, headers=KEY, timeout=20).json()
+    assert answer["output"] == "local-1"
+
+    run.wait_for(
+        "worker local-1 starts, since jobs wait.*local-1 is ready.*"
+        "local-1 is idle; stopping it.*local-1 has stopped"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--workers", "2", "--max-workers", "3"], "--workers is a fixed number"),
+        (["--workers", "0"], "there must be at least 1 worker"),
+        (["--min-workers", "3", "--max-workers", "1"], "no more at the least than at the most"),
+    ],
+)
+def test_wrong_numbers(start, arguments: list[str], sentence: str) -> None:
+    """Numbers of workers which contradict each other are told as usage errors."""
+    run = start("--port", "0", *arguments)
+
+    assert run.wait() == 2
+    assert sentence in run.said
 
 
 def test_without_command(start, tmp_path: Path) -> None:

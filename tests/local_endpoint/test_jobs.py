@@ -252,6 +252,62 @@ def test_retry() -> None:
     assert bench.jobs.take(bench.jobs.worker("w2")) == [job]
 
 
+def test_retry_after_a_timeout() -> None:
+    """A job that timed out in the queue can be retried, and has its whole lifetime again."""
+    bench = Bench(ttl_s=10, ttl_mode="timed_out")
+    job = bench.jobs.submit("in")
+    bench.pass_time(10)
+    assert (job.status, job.error) == (Status.TIMED_OUT, "ttl exceeded")
+    assert bench.jobs.retry(job)
+    bench.pass_time(9)
+
+    assert (job.status, job.error) == (Status.IN_QUEUE, None)
+
+
+def test_cancel_running() -> None:
+    """A running job that is cancelled is CANCELLED at once, and its worker is told to stop it."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.cancel(job)
+
+    assert statuses(job) == ["IN_QUEUE", "IN_PROGRESS", "CANCELLED"]
+    assert bench.jobs.due_stops(worker) == [job.id]
+    assert worker.jobs == {}
+
+
+def test_counters() -> None:
+    """Jobs are counted where they are, and by how they ended; retries and lost workers too."""
+    bench = Bench()
+    done, worker = bench.running()
+    bench.jobs.complete(worker, done.id, 1)
+    failed, worker = bench.running()
+    bench.jobs.fail(worker, failed.id, "sorry")
+    bench.running("w2")
+    lost, worker = bench.running("w3")
+    bench.jobs.lose(worker.id)
+    bench.jobs.take(bench.jobs.worker("w2"))
+    bench.jobs.retry(failed)
+    jobs = bench.jobs
+
+    assert (jobs.completed, jobs.failed, jobs.retried) == (1, 1, 2)
+    assert (jobs.in_queue, jobs.in_progress, lost.lost) == (1, 2, 1)
+
+
+def test_idle() -> None:
+    """A worker is idle from its first question for jobs on, and from the end of its last job."""
+    bench = Bench()
+    worker = bench.jobs.worker("w1")
+    assert worker.idle_s is None
+    bench.jobs.asks(worker)
+    assert worker.idle_s == 1000
+    job, _ = bench.running()
+    assert worker.idle_s is None
+    bench.pass_time(5)
+    bench.jobs.complete(worker, job.id, 1)
+
+    assert worker.idle_s == 1005
+
+
 def test_never_twice_at_one_worker() -> None:
     """A retried job is not given to a worker which may still be running it."""
     bench = Bench(execution_timeout_s=5)

@@ -1,6 +1,9 @@
+import dataclasses
+
 import pytest
 
 from local_endpoint import Knobs
+from local_endpoint.knobs import describe
 
 
 def test_parse() -> None:
@@ -14,7 +17,7 @@ def test_parse() -> None:
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("take_hold=1", "did you mean take_hold_s="),
+        ("take_hold=1", "'take_hold' is not a knob; did you mean take_hold_s="),
         ("take_hold_s", "is not a knob and its value"),
         ("rtt_ms=slow", "rtt_ms='slow' is not a number"),
         ("retain_jobs=1.5", "retain_jobs='1.5' is not a whole number"),
@@ -27,3 +30,21 @@ def test_wrong(text: str, sentence: str) -> None:
     """A wrong knob names itself and says what is wrong."""
     with pytest.raises(ValueError, match=sentence):
         Knobs.parse([text])
+
+
+def test_replace() -> None:
+    """Knobs are changed by name, from values or from texts, and the others stay."""
+    assert Knobs(rtt_ms=5).replace({"retain_jobs": "7", "x_api_key": True}) == Knobs(
+        rtt_ms=5, retain_jobs=7, x_api_key=True
+    )
+
+
+def test_described() -> None:
+    """Every knob says what it means and what its default rests on, and accepts its default."""
+    described = describe()
+    written = [f"{one.name}={one.default}" for one in described]
+
+    assert [one.name for one in described] == [field.name for field in dataclasses.fields(Knobs)]
+    assert Knobs.parse(written) == Knobs()
+    assert all(one.meaning and one.accepts for one in described)
+    assert {one.basis for one in described} == {"documented", "observed", "assumed", "ours"}

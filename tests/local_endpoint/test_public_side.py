@@ -276,3 +276,90 @@ def test_webhook(house) -> None:
 
     assert posts[0] == posts[1]
     assert posts[1] == {**house.customer().status(job_id), "input": "in", "webhook": url}
+
+
+def test_requests(house) -> None:
+    """The latest jobs are listed with their states."""
+    house.serve()
+    customer = house.customer()
+    ids = [customer.run() for _ in range(2)]
+    house.worker().take()
+
+    assert customer.get("requests").json() == {
+        "requests": [
+            {"id": ids[1], "status": "IN_QUEUE"},
+            {"id": ids[0], "status": "IN_PROGRESS"},
+        ]
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "status"),
+    [
+        ({"executionTimeout": 4999}, 400),
+        ({"executionTimeout": 5000}, 200),
+        ({"executionTimeout": 7 * 86_400_000 + 1}, 400),
+        ({"ttl": 9999}, 400),
+        ({"ttl": 10_000, "lowPriority": True}, 200),
+    ],
+)
+def test_policy_limits(house, policy, status: int) -> None:
+    """With the knob a policy outside the documented limits is refused."""
+    house.serve(policy_limits=True)
+
+    assert house.customer().post("run", {"input": 1, "policy": policy}).status_code == status
+
+
+@pytest.mark.parametrize(("knob", "statuses"), [(False, [401, 401]), (True, [200, 401])])
+def test_x_api_key(house, knob: bool, statuses: list[int]) -> None:
+    """With the knob the key may be in an x-api-key header, on the public side only."""
+    house.serve(x_api_key=knob)
+    answers = [
+        requests.get(f"{house.endpoint.url}/{route}", headers={"x-api-key": key}, timeout=10)
+        for route, key in [
+            ("health", house.endpoint.api_key),
+            ("ping/w1", house.endpoint.worker_key),
+        ]
+    ]
+
+    assert [answer.status_code for answer in answers] == statuses
+
+
+def test_stream_to_nobody(house) -> None:
+    """Chunks for a client that is gone are kept for the next one."""
+    house.serve(stream_hold_s=5)
+    job_id = house.customer().run()
+    worker = house.worker()
+    worker.take()
+    connection = house.raw_request(f"GET /v2/local/stream/{job_id}", house.endpoint.api_key)
+    time.sleep(0.1)
+    # While the endpoint is busy, the connection dies and then a chunk comes.
+    house.endpoint._loop.call_soon_threadsafe(time.sleep, 0.2)
+    connection.close()
+    worker.stream(job_id, "a")
+
+    assert house.customer().stream(job_id)["stream"] == [{"output": "a"}]
+
+
+def test_webhook_gives_up(house) -> None:
+    """A webhook that is never answered 200 is tried three times."""
+    house.serve(webhook_retry_s=0.02)
+    posts = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posts.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(202)
+            self.end_headers()
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Hook) as server:
+        server.timeout = 0.3
+        job_id = house.customer().run("in", webhook=f"http://127.0.0.1:{server.server_port}/")
+        house.customer().post(f"cancel/{job_id}")
+        for _ in range(4):
+            server.handle_request()
+
+    assert len(posts) == 3

@@ -2,13 +2,12 @@ import socket
 import time
 
 import pytest
-import requests
 
 import local_endpoint
 from local_endpoint import Status
 from local_endpoint.jobs import Jobs
 from local_endpoint.knobs import Knobs
-from local_endpoint.recording import Post, Recording
+from local_endpoint.recording import POST_BYTES, Post, Recording
 
 
 def test_record(house) -> None:
@@ -33,11 +32,11 @@ def test_record(house) -> None:
 
 
 @pytest.mark.parametrize(
-    ("max_jobs", "max_bytes", "kept"), [(3, 10_000, 3), (100, 50, 5), (0, 1, 0)]
+    ("max_jobs", "max_bytes", "kept"), [(3, 10_000, 3), (100, 5 * (POST_BYTES + 10), 5), (0, 1, 0)]
 )
 def test_bounded(max_jobs: int, max_bytes: int, kept: int) -> None:
     """The recording keeps the latest jobs, within a number of jobs and of bytes."""
-    recording = Recording(max_jobs, max_bytes)
+    recording = Recording(max_jobs, max_bytes, is_on=True)
     jobs = Jobs(Knobs(), time.monotonic)
     submitted = [jobs.submit(n, size=10) for n in range(20)]
     for job in submitted:
@@ -50,46 +49,54 @@ def test_bounded(max_jobs: int, max_bytes: int, kept: int) -> None:
 
 def test_one_large_job() -> None:
     """Of a job that alone exceeds the bytes, times and sizes are kept but no values."""
-    recording = Recording(max_jobs=10, max_bytes=100)
+    recording = Recording(max_jobs=10, max_bytes=4 * POST_BYTES, is_on=True)
     job = Jobs(Knobs(), time.monotonic).submit("in")
     recording.submitted(job)
     for _ in range(3):
-        recording.streamed(job.id, Post(0.0, 60, "x" * 60, "w1"))
+        recording.streamed(job.id, Post(0.0, POST_BYTES, "x" * POST_BYTES, "w1"))
 
-    assert [post.value for post in recording.record(job.id).stream] == ["x" * 60, None, None]
+    assert [post.value for post in recording.record(job.id).stream] == ["x" * 200, None, None]
 
 
-def test_fault_status(house) -> None:
-    """A fault answers so many requests of its route with its status, and then no more."""
+def test_requests(house) -> None:
+    """The worker's requests about a job are kept as they came, those that failed included."""
     house.serve()
-    worker = house.worker()
     job_id = house.customer().run()
-    worker.take()
-    house.endpoint.faults.add(route="job-stream", status=500, times=2)
-    house.endpoint.faults.add(route="job-stream", status=429)
-    statuses = [worker.stream(job_id, n).status_code for n in range(4)]
-
-    assert statuses == [500, 500, 429, 200]
-    assert house.customer().stream(job_id)["stream"] == [{"output": 3}]
-    assert worker.done(job_id, output=1).status_code == 200
-
-
-def test_fault_delay_and_drop(house) -> None:
-    """A fault can delay a request, for ever until it is cleared, or drop its connection."""
-    house.serve()
     worker = house.worker()
-    job_id = house.customer().run()
     worker.take()
-    house.endpoint.faults.add(route="job-stream", delay_ms=150, times=None)
+    house.endpoint.faults.add("job-stream", status=500)
     for _ in range(2):
-        started_s = time.monotonic()
-        assert worker.stream(job_id, "x").status_code == 200
-        assert time.monotonic() - started_s >= 0.15
-    house.endpoint.faults.clear()
-    house.endpoint.faults.add(route="job-stream", drop=True)
-    with pytest.raises(requests.ConnectionError):
-        worker.stream(job_id, "x")
-    assert worker.stream(job_id, "x").status_code == 200
+        worker.stream(job_id, "ü")
+    worker.done(job_id, output=["ü"])
+    worker.ping()
+    requests = house.endpoint.record(job_id).requests
+
+    assert [(one.method, one.path.split("/")[3], one.status) for one in requests] == [
+        ("GET", "job-take", 200),
+        ("POST", "job-stream", 500),
+        ("POST", "job-stream", 200),
+        ("POST", "job-done", 200),
+    ]
+    assert requests[1].body == requests[2].body == '{"output": "ü"}'.encode()
+    assert dict(requests[2].headers)["Content-Type"] == "application/x-www-form-urlencoded"
+    assert "local-worker-key" not in repr(requests)
+
+
+def test_off(house) -> None:
+    """While it is off, times and sizes are kept, and no input, value or request."""
+    house.serve()
+    house.endpoint.set_recording(False)
+    job_id = house.customer().run("secret")
+    worker = house.worker()
+    worker.take()
+    worker.stream(job_id, "secret")
+    worker.done(job_id, output=["secret"])
+    record = house.endpoint.record(job_id)
+
+    assert [len(record.states), len(record.stream), len(record.done)] == [3, 1, 1]
+    assert record.stream[0].size == len('{"output": "secret"}')
+    assert "secret" not in repr(record)
+    assert record.requests == ()
 
 
 def test_busy_port() -> None:
