@@ -13,6 +13,7 @@ sys.path.insert(0, str(HERE.parent / "src"))
 # vLLM reads the help texts of its options only where this stands on the command line.
 ARGUMENTS, sys.argv[1:] = sys.argv[1:], ["--help"]
 
+from local_endpoint import knobs  # noqa: E402
 from worker import options  # noqa: E402
 from worker.variables import ALIASES, RETIRED, VARIABLES  # noqa: E402
 
@@ -76,7 +77,31 @@ def settings_page() -> str:
     return "\n".join(parts)
 
 
-PAGES: dict[str, Callable[[], str]] = {"settings.md": settings_page}
+KNOBS = """\
+# Knobs of the local endpoint
+
+<!-- Written by docs/generate.py from src/local_endpoint/knobs.py: do not edit. -->
+
+`--knob NAME=VALUE` on the command line, `Knobs(name=value)` in Python; they can be changed live.
+Names ending in `_s` are seconds, in `_ms` milliseconds; sizes are bytes of the JSON text.
+The default is what RunPod documents, what was observed there, what is assumed because neither is
+known, or ours: something a real endpoint does not have.
+"""
+
+
+def knobs_page() -> str:
+    """Return docs/local-endpoint-knobs.md."""
+    rows = (
+        (f"`{one.name}`", one.accepts, f"`{one.default}`", one.basis, one.meaning)
+        for one in knobs.describe()
+    )
+    return f"{KNOBS}\n{_table(('Knob', 'Accepts', 'Default', 'Basis', 'Meaning'), rows)}"
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_page,
+    "local-endpoint-knobs.md": knobs_page,
+}
 
 
 def _names(names: Iterable[str]) -> str:

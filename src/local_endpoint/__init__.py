@@ -11,11 +11,12 @@ and in a test::
         ...
 """
 
-from local_endpoint.app import LocalEndpoint, WorkerInfo, serve
 from local_endpoint.faults import Faults
 from local_endpoint.jobs import Status
 from local_endpoint.knobs import Knobs
-from local_endpoint.recording import Post, Record
+from local_endpoint.recording import Post, Record, Request
+from local_endpoint.serving import LocalEndpoint, WorkerInfo, serve
+from local_endpoint.supervisor import WorkerError
 
 __all__ = [
     "Faults",
@@ -23,7 +24,9 @@ __all__ = [
     "LocalEndpoint",
     "Post",
     "Record",
+    "Request",
     "Status",
+    "WorkerError",
     "WorkerInfo",
     "serve",
 ]

@@ -35,8 +35,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the endpoint until Ctrl-C or SIGTERM, and give the exit code."""
     options = _options(arguments)
     try:
-        # Nobody can read a recording from here, so by default there is none.
-        options.knobs = Knobs.parse(options.knob, record_jobs=0)
+        options.knobs = Knobs.parse(options.knob)
     except ValueError as error:
         return _complain(f"--knob: {error}")
     return asyncio.run(_run(options))
@@ -57,7 +56,15 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 is a free one (%(default)s)")
     parser.add_argument("--id", default="local", help="the endpoint's id (%(default)s)")
-    parser.add_argument("--workers", type=int, default=1, help="how many to start (%(default)s)")
+    parser.add_argument("--workers", type=int, help="how many to keep running (1)")
+    parser.add_argument("--min-workers", type=int, help="scale from so many (0)")
+    parser.add_argument("--max-workers", type=int, help="… to so many, as jobs wait")
+    parser.add_argument(
+        "--cwd-per-worker", action="store_true", help="each worker in a directory of its own"
+    )
+    parser.add_argument(
+        "--record", action="store_true", help="record values and requests; see /control/recording"
+    )
     parser.add_argument(
         "--hello", metavar="PROMPT", help="once ready, ask this and show the answer"
     )
@@ -68,11 +75,18 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what the platform leaves open, such as rtt_ms=50; see local_endpoint/knobs.py",
+        help="what the platform leaves open, such as rtt_ms=50; all are at /control/knobs",
     )
     options = parser.parse_args(own)
-    if options.workers < 1:
-        parser.error("--workers must be at least 1")
+    is_scaling = options.min_workers is not None or options.max_workers is not None
+    if is_scaling and options.workers is not None:
+        parser.error("--workers is a fixed number: give it, or --min-workers and --max-workers")
+    fixed = 1 if options.workers is None else options.workers
+    least = (options.min_workers or 0) if is_scaling else fixed
+    most = max(least, 1) if options.max_workers is None and is_scaling else options.max_workers
+    options.min_workers, options.max_workers = least, fixed if most is None else most
+    if not 0 <= least <= options.max_workers or not options.max_workers:
+        parser.error("there must be at least 1 worker, and no more at the least than at the most")
     options.command = command
     return options
 
@@ -84,6 +98,7 @@ async def _run(options: argparse.Namespace) -> int:
         endpoint_id=options.id,
         api_key=options.api_key or _key("local-api-key", is_fixed=is_local),
         worker_key=options.worker_key or _key("local-worker-key", is_fixed=is_local),
+        is_recording=options.record,
     )
     async with contextlib.AsyncExitStack() as stack:
         try:
@@ -99,7 +114,15 @@ async def _run(options: argparse.Namespace) -> int:
 
 async def _until_stopped(endpoint: Endpoint, options: argparse.Namespace) -> int:
     directory = Path(tempfile.mkdtemp(prefix="local-endpoint-"))
-    supervisor = Supervisor(endpoint, options.command, options.workers, directory, _say)
+    supervisor = Supervisor(
+        endpoint,
+        options.command,
+        directory,
+        _say,
+        min_workers=options.min_workers,
+        max_workers=options.max_workers,
+        own_cwd=options.cwd_per_worker,
+    )
     stopped = asyncio.Event()
 
     def on_signal() -> None:
@@ -136,9 +159,12 @@ async def _until_stopped(endpoint: Endpoint, options: argparse.Namespace) -> int
 
 async def _work(endpoint: Endpoint, supervisor: Supervisor, options: argparse.Namespace) -> None:
     if options.command:
-        is_tty = sys.stdout.isatty()
-        await supervisor.start(Progress(_write, is_tty=is_tty))
-        _say(f"ready; worker log: {', '.join(map(str, supervisor.logs()))}")
+        endpoint.supervisor = supervisor
+        await supervisor.start(Progress(_write, is_tty=sys.stdout.isatty()))
+        if supervisor.logs():
+            _say(f"ready; worker log: {', '.join(map(str, supervisor.logs()))}")
+        else:
+            _say("ready; a worker starts when a job comes")
     _say(_directions(endpoint))
     if not options.command:
         _say(_environment(endpoint, options.host))
@@ -178,6 +204,7 @@ async def _hello(endpoint: Endpoint, prompt: str) -> None:
 
 def _directions(endpoint: Endpoint) -> str:
     return f"""
+  page      {endpoint.origin}/
   base_url  {endpoint.openai_url}
   api_key   {endpoint.api_key}
 

@@ -8,7 +8,7 @@ import dataclasses
 import ipaddress
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,7 +16,7 @@ from aiohttp import web
 
 from local_endpoint import knobs, page, wire
 from local_endpoint.endpoint import Endpoint
-from local_endpoint.jobs import Job, Worker
+from local_endpoint.jobs import Job, Status, Worker
 from local_endpoint.recording import Post, Record, Request
 from local_endpoint.supervisor import WorkerError
 from local_endpoint.views import health_view
@@ -87,7 +87,7 @@ class ControlSide:
         except KeyError:
             record = None
         if job is None and record is None:
-            return wire.refuse("job not found", 404)
+            raise wire.RefusedError("job not found", 404)
         return wire.reply(_job_view(job, record))
 
     async def faults(self, request: web.Request) -> web.Response:  # noqa: ARG002
@@ -100,7 +100,7 @@ class ControlSide:
         try:
             self._endpoint.faults.add(**fault)
         except (ValueError, TypeError) as error:
-            return wire.refuse(str(error), 400)
+            raise wire.RefusedError(str(error)) from None
         return wire.reply({"faults": self._endpoint.faults.waiting()})
 
     async def clear_faults(self, request: web.Request) -> web.Response:  # noqa: ARG002
@@ -109,7 +109,7 @@ class ControlSide:
         return wire.reply({"faults": []})
 
     async def recording(self, request: web.Request) -> web.StreamResponse:
-        """Download what is recorded: a line of JSON for each job, then one for each other request."""
+        """Download what is recorded: a line of JSON for each job, and for each other request."""
         response = web.StreamResponse(
             headers={
                 "Content-Type": "application/x-ndjson",
@@ -117,7 +117,7 @@ class ControlSide:
             }
         )
         await response.prepare(request)
-        async for line in _lines(self._endpoint):
+        for line in _lines(self._endpoint):
             await response.write(line)
         await response.write_eof()
         return response
@@ -126,11 +126,11 @@ class ControlSide:
         """Turn it on or off: `{"on": true}`."""
         is_on = (await _object(request)).get("on")
         if not isinstance(is_on, bool):
-            return wire.refuse('"on" is neither true nor false', 400)
+            raise wire.RefusedError('"on" is neither true nor false')
         self._endpoint.recording.is_on = is_on
         return wire.reply({"recording": is_on})
 
-    async def clear_recording(self, request: web.Request) -> web.Response:
+    async def clear_recording(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """Forget what is recorded."""
         self._endpoint.recording.clear()
         return wire.reply({"recording": self._endpoint.recording.is_on})
@@ -140,11 +140,11 @@ class ControlSide:
         order = await _object(request)
         supervisor = self._endpoint.supervisor
         if supervisor is None:
-            return wire.refuse("no workers are started here", 409)
+            raise wire.RefusedError("no workers are started here", 409)
         try:
             result = await supervisor.act(**order)
         except (WorkerError, TypeError) as error:
-            return wire.refuse(str(error), 400)
+            raise wire.RefusedError(str(error)) from None
         return wire.reply({"id": result, "scaling": _scaling(self._endpoint)})
 
     async def knobs(self, request: web.Request) -> web.Response:  # noqa: ARG002
@@ -161,7 +161,7 @@ class ControlSide:
         try:
             self._endpoint.set_knobs(self._endpoint.knobs.replace(await _object(request)))
         except ValueError as error:
-            return wire.refuse(str(error), 400)
+            raise wire.RefusedError(str(error)) from None
         return wire.reply({"knobs": dataclasses.asdict(self._endpoint.knobs)})
 
 
@@ -242,65 +242,59 @@ def _row(job: Job, now_s: float) -> dict[str, Any]:
 
 
 def _job_view(job: Job | None, record: Record | None) -> dict[str, Any]:
-    """Give the object of `/control/jobs/<id>`: every `t` is in seconds since the submission."""
-    view: dict[str, Any] = {} if job is None else _row(job, time.monotonic())
-    states = record.states if record is not None else tuple(job.history) if job is not None else ()
-    start_s = states[0][0]
-
-    def posts(kind: tuple[Post, ...]) -> list[dict[str, Any]]:
-        return [
-            {
-                "t": _round(post.at_s - start_s),
-                "bytes": post.size,
-                "preview": None if post.value is None else _preview(post.value),
-                "worker_id": post.worker_id,
-            }
-            for post in kind
-        ]
-
-    view["states"] = [{"t": _round(at_s - start_s), "status": status} for at_s, status in states]
-    view["input_preview"] = None if job is None else _preview(job.input)
-    view["output_preview"] = _preview(job.output) if job is not None and job.has_output else None
+    """Give the object of `/control/jobs/<id>`: each `at_s` is on the clock of `now_s`."""
+    now_s = time.monotonic()
+    view: dict[str, Any] = {"now_s": _round(now_s)}
+    if job is not None:
+        view |= _row(job, now_s)
+        view["states"] = _states(job.history)
     if record is not None:
-        view |= {
-            "id": record.job_id,
-            "status": record.status,
-            "posts": posts(record.stream),
-            "done": posts(record.done),
-            "late": posts(record.late),
-            "stops": [_round(at_s - start_s) for at_s in record.stops],
-            "requests": [_request_view(request, start_s) for request in record.requests],
-        }
+        view |= _record_view(record, _preview)
+    if job is not None:  # what is still there is not recorded only for this
+        view["input"] = _preview(job.input)
+        view["output"] = _preview(job.output) if job.has_output else None
     return view
 
 
-def _request_view(request: Request, start_s: float) -> dict[str, Any]:
+def _record_view(record: Record, show: Callable[[Any], Any]) -> dict[str, Any]:
+    def posts(of_kind: tuple[Post, ...], key: str) -> list[dict[str, Any]]:
+        return [
+            {
+                "at_s": _round(post.at_s),
+                "bytes": post.size,
+                key: None if post.value is None else show(post.value),
+                "worker_id": post.worker_id,
+            }
+            for post in of_kind
+        ]
+
+    key = "preview" if show is _preview else "value"
     return {
-        "t": _round(request.at_s - start_s),
-        "duration_s": _round(request.duration_s),
-        "method": request.method,
-        "path": request.path,
-        "headers": request.headers,
-        "body": request.body.decode(errors="replace"),
-        "status": request.status,
+        "id": record.job_id,
+        "status": record.status,
+        "input": None if record.input is None else show(record.input),
+        "states": _states(record.states),
+        "stream": posts(record.stream, key),
+        "done": posts(record.done, key),
+        "late": posts(record.late, key),
+        "stops": [_round(at_s) for at_s in record.stops],
+        "requests": [_request_view(request) for request in record.requests],
     }
 
 
-async def _lines(endpoint: Endpoint) -> AsyncIterator[bytes]:
+def _states(history: Iterable[tuple[float, Status]]) -> list[dict[str, Any]]:
+    return [{"at_s": _round(at_s), "status": status} for at_s, status in history]
+
+
+def _request_view(request: Request) -> dict[str, Any]:
+    return {**dataclasses.asdict(request), "body": request.body.decode(errors="replace")}
+
+
+def _lines(endpoint: Endpoint) -> Iterator[bytes]:
     for record in list(endpoint.recording.records()):
-        line = {
-            "job_id": record.job_id,
-            "input": record.input,
-            "states": record.states,
-            "stream": [dataclasses.asdict(post) for post in record.stream],
-            "done": [dataclasses.asdict(post) for post in record.done],
-            "late": [dataclasses.asdict(post) for post in record.late],
-            "stops": record.stops,
-            "requests": [_request_view(request, 0.0) for request in record.requests],
-        }
-        yield wire.dump(line) + b"\n"
+        yield wire.dump(_record_view(record, lambda value: value)) + b"\n"
     for request in endpoint.recording.other_requests():
-        yield wire.dump({"request": _request_view(request, 0.0)}) + b"\n"
+        yield wire.dump({"request": _request_view(request)}) + b"\n"
 
 
 def _preview(value: Any) -> str:
@@ -312,9 +306,9 @@ async def _object(request: web.Request) -> dict[str, Any]:
     try:
         message = wire.parse(await request.read())
     except ValueError as error:
-        raise web.HTTPBadRequest(reason=f"the body is not JSON: {error}") from None
+        raise wire.RefusedError(f"the body is not JSON: {error}") from None
     if not isinstance(message, dict):
-        raise web.HTTPBadRequest(reason="the body is not an object")
+        raise wire.RefusedError("the body is not an object")
     return message
 
 

@@ -45,7 +45,7 @@ class Endpoint:
         self.started_s = time.monotonic()
         self.recording = Recording(knobs.record_jobs, knobs.record_bytes, is_on=is_recording)
         self.webhooks = Webhooks(knobs.webhook_retry_s)
-        self.supervisor: "Supervisor | None" = None  # of the workers that are started here
+        self.supervisor: Supervisor | None = None  # of the workers that are started here
         self.jobs = Jobs(knobs, time.monotonic, self.waiters.wake, self.webhooks.send)
 
     @property

@@ -8,31 +8,19 @@ from typing import Any
 
 from aiohttp import web
 
-FAULT = "fault"  # the fault of a request, set on it
 SPIN_S = 0.05  # the SDK repeats a refused poll at once: no faster than this
 
 # What a fault's route may be, and the routes which it stands for.
 ROUTES = {
-    name: frozenset(routes.split())
-    for name, routes in {
-        "job-take": "job-take job-take-batch",
-        "job-stop": "job-stop",
-        "job-stream": "job-stream",
-        "job-done": "job-done",
-        "posts": "job-stream job-done",
-        "ping": "ping",
-        "run": "run",
-        "runsync": "runsync",
-        "status": "status",
-        "status-sync": "status-sync",
-        "stream": "stream",
-        "cancel": "cancel",
-        "retry": "retry",
-        "purge-queue": "purge-queue",
-        "health": "health",
-        "requests": "requests",
-        "openai": "openai",
-    }.items()
+    "job-take": frozenset({"job-take", "job-take-batch"}),
+    "posts": frozenset({"job-stream", "job-done"}),
+} | {
+    route: frozenset({route})
+    for route in (
+        *("job-stop", "job-stream", "job-done", "ping"),
+        *("run", "runsync", "status", "status-sync", "stream", "cancel", "retry"),
+        *("purge-queue", "health", "requests", "openai"),
+    )
 }
 
 
@@ -79,7 +67,7 @@ class Fault:
             return None
         if self.route in ("job-take", "job-stop"):
             await asyncio.sleep(SPIN_S)
-        await request.read()  # so that the connection stays usable
+        await request.read()  # so that the connection stays usable, and for the recording
         if self.status == 204:
             return web.Response(status=204)
         return web.json_response({"error": "injected fault"}, status=self.status)
@@ -96,6 +84,9 @@ def cut(request: web.Request) -> None:
     """Drop the connection of a request."""
     if request.transport is not None:
         request.transport.abort()
+
+
+FAULT = web.RequestKey("fault", Fault)  # set on the request which meets it
 
 
 class Faults:

@@ -469,7 +469,9 @@ class Jobs:
         self._leave_worker(job)
         job.worker_id = job.taken_s = job.ended_s = job.error = job.output = None
         job.has_output = False
-        job.output_size = job.chunk_bytes = job.chunk_count = job.posts = job.post_bytes = job.events = 0
+        job.output_size = job.chunk_bytes = job.chunk_count = job.posts = job.post_bytes = (
+            job.events
+        ) = 0
         job.first_post_s = job.last_post_s = job.tokens = None
         job.chunks = []
         if front:

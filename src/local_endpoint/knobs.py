@@ -67,13 +67,15 @@ class Knobs:
     execution_timeout_s: float = _knob(600.0, "documented", "unless the job's policy has its own")
     ttl_s: float = _knob(86_400.0, "documented", "lifetime, unless the job's policy has its own")
     policy_limits: bool = _knob(
-        False, "documented", "refuse an executionTimeout under 5 s, a ttl under 10 s, or 7 days"
+        False, "documented", "refuse an executionTimeout under 5 s, a ttl under 10 s, any over 7 d"
     )
     exec_timeout_status: Literal["FAILED", "TIMED_OUT"] = _knob(
         "FAILED", "observed", "state of a job that ran too long"
     )
     ttl_mode: Literal["delete", "timed_out"] = _knob(
-        "delete", "documented", "the end of a ttl: the job is gone, or (older) only a queued one ends"
+        "delete",
+        "documented",
+        "the end of a ttl: the job is gone, or (older) only a queued one ends",
     )
     webhook_retry_s: float = _knob(10.0, "documented", "pause between the three tries of a webhook")
     rate_limits: float = _knob(
@@ -108,7 +110,7 @@ class Knobs:
     retain_jobs: int = _knob(2000, "ours", "finished jobs that are kept; the oldest go first")
     retain_bytes: int = _knob(256 * MB, "ours", "bytes of finished jobs that are kept")
     record_jobs: int = _knob(1000, "ours", "jobs whose times and posts are remembered")
-    record_bytes: int = _knob(64 * MB, "ours", "bytes of these, recorded requests included")
+    record_bytes: int = _knob(128 * MB, "ours", "bytes of these, recorded requests included")
 
     def __post_init__(self) -> None:
         hints = typing.get_type_hints(type(self))
@@ -135,7 +137,7 @@ class Knobs:
     def replace(self, changes: Mapping[str, Any]) -> Self:
         """Give knobs with some changed; values may be texts. Raises `ValueError`."""
         hints = typing.get_type_hints(type(self))
-        values = {}
+        values: dict[str, Any] = {}
         for name, value in changes.items():
             if name not in hints:
                 raise ValueError(f"{name!r} is not a knob{_hint(name)}")

@@ -19,10 +19,6 @@ LISTED = 1000
 HANDED_ON = ("webhook", "s3Config")
 
 
-class _BadRequestError(Exception):
-    pass
-
-
 class PublicSide:
     """Answers customers, in the platform's shapes."""
 
@@ -55,56 +51,29 @@ class PublicSide:
 
     async def run(self, request: web.Request) -> web.Response:
         """Queue a job and answer at once."""
-        try:
-            return wire.reply(brief_view(await self._submit(request, "run")))
-        except wire.TooLargeError as error:
-            return wire.refuse(str(error), self._knobs.oversize_request_status)
-        except _BadRequestError as error:
-            return wire.refuse(str(error), 400)
+        return wire.reply(brief_view(await self._submit(request, "run")))
 
     async def runsync(self, request: web.Request) -> web.Response:
         """Queue a job and wait for its end, `wait` milliseconds at the most."""
-        try:
-            wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
-            job = await self._submit(request, "sync")
-        except wire.TooLargeError as error:
-            return wire.refuse(str(error), self._knobs.oversize_request_status)
-        except _BadRequestError as error:
-            return wire.refuse(str(error), 400)
-        return await self._at_its_end(job, wait_s)
+        wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
+        return await self._at_its_end(await self._submit(request, "sync"), wait_s)
 
     async def status(self, request: web.Request) -> web.Response:
         """Tell how a job stands; `ttl` (milliseconds) sets how long it may exist."""
         job = self._find(request)
-        if job is None:
-            return _unknown_job()
         if "ttl" in request.query:
-            try:
-                self._jobs.set_ttl(job, _positive_ms("ttl", request.query["ttl"]))
-            except _BadRequestError as error:
-                return wire.refuse(str(error), 400)
+            self._jobs.set_ttl(job, _positive_ms("ttl", request.query["ttl"]))
         return wire.reply(status_view(job))
 
     async def status_sync(self, request: web.Request) -> web.Response:
         """Tell how a job stands at its end, or after `wait` milliseconds."""
-        job = self._find(request)
-        if job is None:
-            return _unknown_job()
-        try:
-            wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
-        except _BadRequestError as error:
-            return wire.refuse(str(error), 400)
-        return await self._at_its_end(job, wait_s)
+        wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
+        return await self._at_its_end(self._find(request), wait_s)
 
     async def stream(self, request: web.Request) -> web.Response:
         """Hand out, once, what a job has streamed; an empty answer is held back for a while."""
         job = self._find(request)
-        if job is None:
-            return _unknown_job()
-        try:
-            until_s = time.monotonic() + _wait_s(request, self._knobs.stream_hold_s)
-        except _BadRequestError as error:
-            return wire.refuse(str(error), 400)
+        until_s = time.monotonic() + _wait_s(request, self._knobs.stream_hold_s)
         await self._endpoint.waiters.wait_until(
             job.id, lambda: bool(job.chunks) or job.status.is_final, until_s
         )
@@ -120,18 +89,14 @@ class PublicSide:
     async def cancel(self, request: web.Request) -> web.Response:
         """End a job, queued or running; its worker is told to stop it."""
         job = self._find(request)
-        if job is None:
-            return _unknown_job()
         self._jobs.cancel(job)
         return wire.reply(brief_view(job))
 
     async def retry(self, request: web.Request) -> web.Response:
         """Queue a failed or timed-out job again."""
         job = self._find(request)
-        if job is None:
-            return _unknown_job()
         if not self._jobs.retry(job):
-            return wire.refuse(f"only a failed job can be retried; this one is {job.status}", 400)
+            raise wire.RefusedError(f"only a failed job can be retried; this one is {job.status}")
         return wire.reply(brief_view(job))
 
     async def purge(self, request: web.Request) -> web.Response:  # noqa: ARG002
@@ -146,8 +111,11 @@ class PublicSide:
         """List the latest jobs."""
         return wire.reply({"requests": [brief_view(job) for job in self._jobs.latest(LISTED)]})
 
-    def _find(self, request: web.Request) -> Job | None:
-        return self._jobs.get(request.match_info["job"])
+    def _find(self, request: web.Request) -> Job:
+        job = self._jobs.get(request.match_info["job"])
+        if job is None:
+            raise wire.RefusedError("job not found", 404)
+        return job
 
     async def _at_its_end(self, job: Job, wait_s: float) -> web.Response:
         until_s = time.monotonic() + wait_s
@@ -155,25 +123,28 @@ class PublicSide:
         if not job.status.is_final:
             return wire.reply(brief_view(job))
         if self._jobs.get(job.id) is None:  # its lifetime ended, or the queue was purged
-            return _unknown_job()
+            raise wire.RefusedError("job not found", 404)
         return wire.reply(status_view(job))
 
     async def _submit(self, request: web.Request, kind: Kind) -> Job:
-        limit = self._knobs.max_body_sync if kind == "sync" else self._knobs.max_body_run
-        body = await wire.read(request, limit)
+        try:
+            limit = self._knobs.max_body_sync if kind == "sync" else self._knobs.max_body_run
+            body = await wire.read(request, limit)
+        except wire.TooLargeError as error:
+            raise wire.RefusedError(str(error), self._knobs.oversize_request_status) from None
         try:
             message = wire.parse(body)
         except ValueError as error:
-            raise _BadRequestError(f"the body is not JSON: {error}") from None
+            raise wire.RefusedError(f"the body is not JSON: {error}") from None
         if not isinstance(message, dict) or "input" not in message:
-            raise _BadRequestError('the body has no "input"')
+            raise wire.RefusedError('the body has no "input"')
         extras = {key: message[key] for key in HANDED_ON if message.get(key)}
         policy = self._policy(message.get("policy") or {})
         return self._endpoint.submit(message["input"], kind, len(body), policy, extras)
 
     def _policy(self, policy: Any) -> Policy:
         if not isinstance(policy, dict):
-            raise _BadRequestError("policy is not an object")
+            raise wire.RefusedError("policy is not an object")
         given = {
             name: _positive_ms(f"policy.{name}", policy[name])
             for name in POLICY_MIN_S
@@ -181,7 +152,7 @@ class PublicSide:
         }
         for name, duration_s in given.items():
             if self._knobs.policy_limits and not POLICY_MIN_S[name] <= duration_s <= POLICY_MAX_S:
-                raise _BadRequestError(
+                raise wire.RefusedError(
                     f"policy.{name}={policy[name]!r} is not between "
                     f"{POLICY_MIN_S[name] * 1000:.0f} and {POLICY_MAX_S * 1000:.0f} milliseconds"
                 )
@@ -190,10 +161,6 @@ class PublicSide:
             given.get("ttl"),
             is_low_priority=policy.get("lowPriority") is True,
         )
-
-
-def _unknown_job() -> web.Response:
-    return wire.refuse("job not found", 404)
 
 
 def _wait_s(request: web.Request, default_s: float) -> float:
@@ -208,5 +175,5 @@ def _positive_ms(name: str, value: Any) -> float:
     except (TypeError, ValueError):
         duration_ms = -1
     if not 0 < duration_ms < float("inf") or isinstance(value, bool):
-        raise _BadRequestError(f"{name}={value!r} is not a number of milliseconds")
+        raise wire.RefusedError(f"{name}={value!r} is not a number of milliseconds")
     return duration_ms / 1000

@@ -23,24 +23,6 @@ LIMITS: dict[str, tuple[int, int | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class Refusal:
-    """Too many requests; its headers say when to come again."""
-
-    limit: int
-    retry_after_s: float
-
-    @property
-    def headers(self) -> dict[str, str]:
-        seconds = str(math.ceil(self.retry_after_s))
-        return {
-            "Retry-After": seconds,
-            "RateLimit-Limit": str(self.limit),
-            "RateLimit-Remaining": "0",
-            "RateLimit-Reset": seconds,
-        }
-
-
 @dataclass(eq=False)
 class _Traffic:
     times_s: deque[float] = field(default_factory=deque)
@@ -54,8 +36,8 @@ class RateLimits:
         self._clock = clock
         self._traffic: dict[str, _Traffic] = {}
 
-    def enter(self, route: str, scale: float, in_queue: int, workers: int) -> Refusal | None:
-        """Let a request in, to be ended with `leave`; or refuse it."""
+    def enter(self, route: str, scale: float, in_queue: int, workers: int) -> dict[str, str] | None:
+        """Let a request in, to be ended with `leave`; or give the headers which refuse it."""
         if not scale or route not in LIMITS:
             return None
         traffic = self._traffic.setdefault(route, _Traffic())
@@ -64,12 +46,12 @@ class RateLimits:
             traffic.times_s.popleft()
         most, most_at_once = (number and max(1, round(number * scale)) for number in LIMITS[route])
         if most is not None and len(traffic.times_s) >= most:
-            return Refusal(most, traffic.times_s[0] + WINDOW_S - now_s)
+            return _refusal(most, traffic.times_s[0] + WINDOW_S - now_s)
         if most_at_once is not None and traffic.at_once >= most_at_once:
-            return Refusal(most_at_once, 1.0)
+            return _refusal(most_at_once, 1.0)
         queue = max(QUEUE_ALWAYS, QUEUE_PER_WORKER * max(1, workers)) * scale
         if route in SUBMITTING and in_queue > queue:
-            return Refusal(round(queue), 1.0)
+            return _refusal(round(queue), 1.0)
         traffic.times_s.append(now_s)
         traffic.at_once += 1
         return None
@@ -78,3 +60,13 @@ class RateLimits:
         """Note the end of a request, whether it was let in under limits or without."""
         if (traffic := self._traffic.get(route)) and traffic.at_once:
             traffic.at_once -= 1
+
+
+def _refusal(limit: int, retry_after_s: float) -> dict[str, str]:
+    seconds = str(math.ceil(retry_after_s))
+    return {
+        "Retry-After": seconds,
+        "RateLimit-Limit": str(limit),
+        "RateLimit-Remaining": "0",
+        "RateLimit-Reset": seconds,
+    }

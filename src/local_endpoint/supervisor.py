@@ -73,7 +73,7 @@ class Process:
                 self.phase = line.removeprefix(PHASE).strip()
         return self.phase
 
-    def signal(self, number: signal.Signals) -> None:
+    def signal_it(self, number: signal.Signals) -> None:
         """Send a signal to the worker alone, as a container's runtime does."""
         with contextlib.suppress(ProcessLookupError):
             self.process.send_signal(number)
@@ -179,22 +179,26 @@ class Supervisor:
 
         Raises `WorkerError`.
         """
-        actions: dict[str, Callable[..., Awaitable[str | None]]] = {
-            "start": self._start_one,
+        if action == "start":
+            return await self._start_one(**options)
+        if action == "scale":
+            self._scale(**options)
+            return None
+        acts: dict[str, Callable[..., Awaitable[None] | None]] = {
             "stop": self._stop_one,
             "restart": self._restart_one,
-            "sigterm": self._sigterm_one,
+            "sigterm": lambda process: process.signal_it(signal.SIGTERM),
             "kill": self._kill_one,
-            "scale": self._scale,
         }
-        if action not in actions:
-            raise WorkerError(f"action={action!r} is not one of {', '.join(actions)}")
-        if action in ("start", "scale"):
-            return await actions[action](**options)
+        if action not in acts:
+            raise WorkerError(
+                f"action={action!r} is not start, stop, restart, sigterm, kill, scale"
+            )
         process = self._processes.get(id or "")
         if process is None:
             raise WorkerError(f"no worker {id!r} is run here")
-        await actions[action](process, **options)
+        if (awaitable := acts[action](process, **options)) is not None:
+            await awaitable
         return process.id
 
     async def stop(self) -> None:
@@ -229,7 +233,7 @@ class Supervisor:
             self.max_workers = max(self.max_workers, wanted)
             return (await self._spawn()).id
 
-    async def _stop_one(self, process: Process) -> None:
+    def _stop_one(self, process: Process) -> None:
         if process.is_wanted:
             self.min_workers = min(self.min_workers, len(self._wanted()) - 1)
         self._tell_to_stop(process)
@@ -239,16 +243,11 @@ class Supervisor:
             self._tell_to_stop(process)
             await self._spawn(process.starts + 1)
 
-    async def _sigterm_one(self, process: Process) -> None:
-        process.signal(signal.SIGTERM)
-
-    async def _kill_one(self, process: Process, *, orphan: bool = False) -> None:
+    def _kill_one(self, process: Process, *, orphan: bool = False) -> None:
         process.is_orphaned = orphan
-        process.signal(signal.SIGKILL)
-        if not orphan:
-            process.signal_all(signal.SIGKILL)
+        (process.signal_it if orphan else process.signal_all)(signal.SIGKILL)
 
-    async def _scale(self, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
+    def _scale(self, min: int | None = None, max: int | None = None) -> None:  # noqa: A002
         least = self.min_workers if min is None else min
         most = self.max_workers if max is None else max
         if not 0 <= least <= most:
@@ -294,7 +293,7 @@ class Supervisor:
     def _tell_to_stop(self, process: Process) -> None:
         if process.kill_s is None:
             process.kill_s = time.monotonic() + self._endpoint.knobs.sigterm_grace_s
-            process.signal(signal.SIGTERM)
+            process.signal_it(signal.SIGTERM)
             self._retire(process)
         if process.is_orphaned:
             process.kill_s = 0.0

@@ -6,14 +6,22 @@ from typing import Any, NoReturn
 
 from aiohttp import web
 
-from local_endpoint.faults import FAULT, Fault
+from local_endpoint.faults import FAULT
 
-BODY = "body"  # the bytes of a request, set on it once they are read
+BODY = web.RequestKey("body", bytes)  # set on a request once it is read
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
 class TooLargeError(Exception):
     """A body is larger than its limit."""
+
+
+class RefusedError(Exception):
+    """A request is answered with a status and a sentence instead."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -72,7 +80,7 @@ def is_connected(request: web.Request) -> bool:
 
 async def send(request: web.Request, response: web.Response) -> None:
     """Write an answer now, or meet a fault. Raises `ConnectionError` if that cannot be done."""
-    fault: Fault | None = request.get(FAULT)
+    fault = request.get(FAULT)
     if fault is not None and not await fault.before_answer(request):
         return
     if not is_connected(request):

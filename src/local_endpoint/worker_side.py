@@ -10,13 +10,13 @@ from aiohttp import web
 
 from local_endpoint import usage, wire
 from local_endpoint.endpoint import Endpoint
-from local_endpoint.faults import FAULT, Fault
+from local_endpoint.faults import FAULT
 from local_endpoint.jobs import WAITING_FOR_JOBS, Job, Worker, stops_of
 from local_endpoint.knobs import Knobs
 from local_endpoint.recording import Post
 
-ARRIVED_S = "arrived_s"  # set on each request before any delay
-JOB_IDS = "job_ids"  # set on requests which are about jobs
+ARRIVED_S = web.RequestKey("arrived_s", float)  # set on each request before any delay
+JOB_IDS = web.RequestKey("job_ids", list[str])  # set on polls which are answered with jobs
 TOLD_S = 3.0  # a worker hears of a stop within this: the SDK pauses 1 s between its polls
 RETIRED_HOLD_S = 1.0  # of the polls of a worker that is to leave: it waits for them
 LANDED_S = 0.1  # from the answer of a poll to the task which it stops
@@ -76,11 +76,11 @@ class WorkerSide:
     ) -> web.Response:
         request[JOB_IDS] = [job.id for job in taken]
         orders = [{**job.extras, "id": job.id, "input": job.input} for job in taken]
-        await self._stop_at_once(request, taken)
-        response = wire.reply(orders if batch else orders[0])
         try:
+            await self._stop_at_once(request, taken)
+            response = wire.reply(orders if batch else orders[0])
             await wire.send(request, response)
-        except (ConnectionError, asyncio.CancelledError):
+        except BaseException:
             self._jobs.give_back(taken)
             raise
         return response
@@ -91,7 +91,7 @@ class WorkerSide:
             was_retired = worker.retired
             until_s = self._until_s(worker, self._knobs.stop_hold_s)
             while self._may_hold(request, worker, was_retired=was_retired):
-                fault: Fault | None = request.get(FAULT)
+                fault = request.get(FAULT)
                 unknown = list(fault.job_ids) if fault is not None else []
                 if due := self._jobs.due_stops(worker) + unknown:
                     return await self._tell(request, worker, due)
@@ -102,30 +102,33 @@ class WorkerSide:
         return await self._nothing()
 
     async def _tell(self, request: web.Request, worker: Worker, due: list[str]) -> web.Response:
-        fault: Fault | None = request.get(FAULT)
+        fault = request.get(FAULT)
         is_twice = fault is not None and fault.duplicate
         request[JOB_IDS] = due
         response = wire.reply({"jobsToStop": due * 2 if is_twice else due})
         try:
             await wire.send(request, response)
-        except (ConnectionError, asyncio.CancelledError):
+        except BaseException:
             self._jobs.unsend_stops(worker, due)
             raise
         for job_id in due:
             self._endpoint.recording.stopped(job_id, time.monotonic())
+        self._endpoint.waiters.wake(_told(worker))
         return response
 
     async def _stop_at_once(self, request: web.Request, jobs: list[Job]) -> None:
         """Cancel the jobs of a request where a fault says so, and wait until the worker knows."""
-        fault: Fault | None = request.get(FAULT)
+        fault = request.get(FAULT)
         if fault is None or not fault.stop:
             return
         for job in jobs:
             self._jobs.cancel(job)
-        stops = self._jobs.worker(request.match_info["worker"]).stops
-        until_s = time.monotonic() + TOLD_S
-        while any(stops.get(job.id, 0.0) is None for job in jobs) and time.monotonic() < until_s:
-            await asyncio.sleep(LANDED_S / 10)
+        worker = self._jobs.worker(request.match_info["worker"])
+        await self._endpoint.waiters.wait_until(
+            _told(worker),
+            lambda: all(worker.stops.get(job.id, 0.0) is not None for job in jobs),
+            time.monotonic() + TOLD_S,
+        )
         await asyncio.sleep(LANDED_S)
 
     @contextmanager
@@ -155,7 +158,7 @@ class WorkerSide:
 
     async def stream(self, request: web.Request) -> web.Response:
         """Take one yield of a generator: `{"output": value}`."""
-        at_s: float = request[ARRIVED_S]
+        at_s = request[ARRIVED_S]
         worker, job_id = self._sender(request)
         limit = self._knobs.max_stream_chunk
         longest = limit if self._knobs.oversize_chunk == "reject" else self._knobs.max_body_sync
@@ -173,9 +176,7 @@ class WorkerSide:
         post = Post(at_s, len(body), value, worker.id)
         job = worker.jobs.get(job_id)
         tokens, events = usage.output_tokens(value), usage.events(value)
-        if job is None or not self._jobs.stream(
-            worker, job_id, values, len(body), tokens, events
-        ):
+        if job is None or not self._jobs.stream(worker, job_id, values, len(body), tokens, events):
             return self._late(job_id, post)
         self._endpoint.recording.streamed(job_id, post)
         await self._stop_at_once(request, [job])
@@ -183,7 +184,7 @@ class WorkerSide:
 
     async def done(self, request: web.Request) -> web.Response:
         """Take the result of a job, or its progress."""
-        at_s: float = request[ARRIVED_S]
+        at_s = request[ARRIVED_S]
         worker, job_id = self._sender(request)
         job = self._jobs.get(job_id)
         is_sync = job is not None and job.kind == "sync"
@@ -236,3 +237,7 @@ class WorkerSide:
         if request.query.get("status") == "unhealthy":
             worker.unhealthy = request.query.get("reason", "")
         return web.Response()
+
+
+def _told(worker: Worker) -> str:
+    return f"worker {worker.id} was told to stop jobs"

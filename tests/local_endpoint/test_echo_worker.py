@@ -110,15 +110,6 @@ def wait_for(condition, timeout_s: float = 10) -> None:
         time.sleep(0.01)
 
 
-def test_failed_post_is_tried_again(endpoint: LocalEndpoint, client: Client) -> None:
-    """The SDK repeats a post that is answered 500, so the text arrives whole and once."""
-    endpoint.faults.add(route="job-stream", status=500)
-    job = client.run({"input": {"yields": ["a", "b"]}})
-    record = endpoint.wait_for_end(job.job_id)
-
-    assert [post.value for post in record.stream] == ["a", "b"]
-
-
 def test_slow_posts_hold_the_generator(endpoint: LocalEndpoint, client: Client) -> None:
     """A slow answer to a post delays the next yield: that is the platform's back-pressure."""
     endpoint.faults.add(route="job-stream", delay_ms=100, times=3)

@@ -22,7 +22,7 @@ MB = 2**20
 @pytest.mark.parametrize(
     ("jobs", "workers"),
     [
-        (60, 2),
+        (24, 2),
         pytest.param(1000, 4, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
@@ -49,7 +49,7 @@ def test_every_job_once_and_in_full(jobs: int, workers: int) -> None:
 @pytest.mark.parametrize(
     ("streams", "yields"),
     [
-        (40, 5),
+        (20, 3),
         pytest.param(200, 20, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )

@@ -59,7 +59,7 @@ def test_scale_from_zero_and_back() -> None:
 def test_scale_by_delay() -> None:
     """Jobs which wait longer than the delay start more workers, up to the most there may be."""
     with running(least=1, most=3, scaler_value=0.2) as endpoint:
-        jobs = [endpoint.submit({"seconds": 1}) for _ in range(6)]
+        jobs = [endpoint.submit({"seconds": 0.5}) for _ in range(6)]
         time.sleep(0.1)
         assert names(endpoint) == ["local-1"]
         ends = {endpoint.wait_for_end(job).done[-1].value["output"] for job in jobs}
@@ -216,11 +216,11 @@ def test_kill() -> None:
 
 def test_orphaned_heartbeat() -> None:
     """A worker killed in secret seems to live while its heartbeat goes on, and keeps its job."""
-    with running("heart", least=1, worker_lost_s=0.3, execution_timeout_s=1.5) as endpoint:
+    with running("heart", least=1, worker_lost_s=0.3, execution_timeout_s=1) as endpoint:
         job = endpoint.submit({"seconds": 60})
         until(lambda: endpoint.workers()[0].jobs)
         endpoint.act("kill", "local-1", orphan=True)
-        time.sleep(0.8)
+        time.sleep(0.5)
         assert endpoint.record(job).status == "IN_PROGRESS"
         assert names(endpoint) == ["local-1"]
         record = endpoint.wait_for_end(job)

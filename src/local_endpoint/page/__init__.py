@@ -1,4 +1,4 @@
-"""The page at `/`: static files without a build step, which use the public side and the control API.
+"""The page at `/`: static files without a build step, for the public side and the control API.
 
 `page.js` is the start: it asks for the state twice a second, and hands it to the panels.
 """

@@ -2,6 +2,9 @@
 
 import { duration } from "./dom.js";
 
+const FINAL = ["COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"];
+
+export const isFinal = (status) => FINAL.includes(status);
 export const endpoint = { id: "", url: "", openai_url: "", api_key: "", ready: false };
 
 /** Send a request to the endpoint. Throws an `Error` with a sentence if it is refused. */

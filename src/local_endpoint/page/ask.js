@@ -1,11 +1,10 @@
 // "Try it": a chat over the OpenAI route, native requests, and raw jobs.
 
-import { Watch, ask, endpoint, events, send, sentence } from "./api.js";
-import { $, $$, copy, h, tabs, write } from "./dom.js";
+import { Watch, ask, endpoint, events, isFinal, send, sentence } from "./api.js";
+import { $, $$, copy, h, problem, tabs, write } from "./dom.js";
 import * as snippets from "./snippets.js";
 
 const CHAT_ROUTE = "openai/v1/chat/completions";
-const FINAL = ["COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"];
 const IDEAS = ["Tell me in two sentences what the Moon is.", "Count to thirty.", "Write a haiku."];
 const POLL_MS = 300;
 
@@ -73,8 +72,6 @@ function runs(form, task) {
   return halt;
 }
 
-const fault = (error) => h("p", { class: "error", role: "alert" }, error.message ?? String(error));
-
 // --- chat -------------------------------------------------------------------------------------
 
 function chat(form) {
@@ -92,7 +89,7 @@ function chat(form) {
     stream_options: { include_usage: true },
   });
 
-  // Each look is a job, so the models are asked for when somebody comes here, and not before.
+  // Each look is a job: the models are asked for when somebody comes here, and not again.
   async function loadModels() {
     if (models || !endpoint.ready) return;
     models = ask("openai/v1/models", undefined, { signal: AbortSignal.timeout(20_000) });
@@ -100,13 +97,14 @@ function chat(form) {
       const names = (await models).data.map(({ id }) => id);
       model.replaceChildren(...names.map((name) => h("option", {}, name)));
     } catch {
-      models = null;
+      // A worker without this route is asked without a model.
     }
   }
 
   function greet() {
     const idea = (words) => h("button", { type: "button", onclick: () => say(words) }, words);
-    log.replaceChildren(h("div", { class: "hello" }, h("p", {}, "Say something to the worker."), ...IDEAS.map(idea)));
+    const hello = h("p", {}, "Say something to the worker.");
+    log.replaceChildren(h("div", { class: "hello" }, hello, IDEAS.map(idea)));
   }
 
   function say(words) {
@@ -118,7 +116,6 @@ function chat(form) {
     const question = text.value.trim();
     if (!question) return;
     await Promise.race([loadModels(), new Promise((done) => setTimeout(done, 2000))]);
-    const body = request([...turns, { role: "user", content: question }]);
     text.value = "";
     $(".hello", log)?.remove();
     const thought = h("p", { class: "thought", hidden: true });
@@ -131,32 +128,34 @@ function chat(form) {
     let [reason, usage, isWhole] = [null, null, false];
     log.scrollTop = log.scrollHeight;
     try {
+      const body = request([...turns, { role: "user", content: question }]);
       const response = await send(CHAT_ROUTE, body, { signal });
       for await (const { data } of events(response.body)) {
-        if (data === "[DONE]") isWhole = true;
-        if (data === "[DONE]") continue;
+        isWhole = data === "[DONE]";
+        if (isWhole) break;
         const part = JSON.parse(data);
         if (part.error) throw new Error(sentence(part));
         usage = part.usage ?? usage;
         const { delta = {}, finish_reason } = part.choices?.[0] ?? {};
         reason = finish_reason ?? reason;
-        const [said, thinks] = [delta.content ?? "", delta.reasoning ?? delta.reasoning_content ?? ""];
         const calls = delta.tool_calls ? JSON.stringify(delta.tool_calls) : "";
-        if (!said && !thinks && !calls) continue;
+        const said = (delta.content ?? "") + calls;
+        const thinks = delta.reasoning ?? delta.reasoning_content ?? "";
+        if (!said && !thinks) continue;
         const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-        words.append(said + calls);
+        words.append(said);
         thought.append(thinks);
         thought.hidden = !thought.textContent;
         watch.token();
         write(facts, watch.text());
         if (follows) log.scrollTop = log.scrollHeight;
       }
-      if (!isWhole) throw new Error("The stream ended without [DONE]: look at the job for the reason.");
-      turns = [...body.messages.filter(({ role }) => role !== "system")];
+      if (!isWhole) throw new Error("The stream ended without [DONE]: its job may tell why.");
+      turns = body.messages.filter(({ role }) => role !== "system");
       turns.push({ role: "assistant", content: words.textContent });
     } catch (error) {
       if (signal.aborted) reason = "stopped";
-      else turn.append(fault(error));
+      else turn.append(problem(error.message));
       turn.classList.toggle("broken", !signal.aborted);
     } finally {
       clearInterval(clock);
@@ -176,7 +175,7 @@ function chat(form) {
   });
   $("#new-chat").addEventListener("click", () => {
     halt();
-    turns = [];
+    [turns, models] = [[], null];
     greet();
     text.focus();
   });
@@ -207,17 +206,18 @@ function card(place) {
   const badge = h("span", { class: "badge" });
   const whole = h("pre", { class: "code" });
   const details = h("details", {}, h("summary", {}, "JSON"), whole);
-  place.replaceChildren(h("div", { class: "facts" }, badge, facts), text, details);
+  const wrong = h("div");
+  place.replaceChildren(h("div", { class: "facts" }, badge, facts), wrong, text, details);
   return {
     text: (value) => write(text, value),
     facts: (value) => write(facts, value),
     open: () => (details.open = true),
-    fail: (error) => place.append(fault(error)),
+    fail: (error) => wrong.replaceChildren(problem(error.message)),
     status(view) {
       write(badge, view.status);
       badge.dataset.status = view.status;
       write(whole, JSON.stringify(view, null, 2));
-      if (view.error) place.append(fault(sentence(view.error)));
+      if (view.error) wrong.replaceChildren(problem(sentence(view.error)));
     },
   };
 }
@@ -269,10 +269,11 @@ function native(form) {
       if (signal.aborted) await cancel();
       const yields = [];
       let view = {};
-      while (!FINAL.includes(view.status) || view.stream.length) {
+      while (!isFinal(view.status) || view.stream.length) {
         view = await ask(`stream/${id}`);
         yields.push(...view.stream.map(({ output }) => output));
-        if (view.stream.length) watch.token((yields.at(-1)?.usage?.output ?? yields.length) - watch.tokens);
+        const tokens = yields.at(-1)?.usage?.output ?? yields.length;
+        if (view.stream.length) watch.token(tokens - watch.tokens);
         result.text(reading(yields));
       }
       result.status(await ask(`status/${id}`));
@@ -298,11 +299,11 @@ function raw(form) {
     try {
       ({ id } = await submit());
       let [view, isCancelled] = [{}, false];
-      while (!FINAL.includes(view.status)) {
+      while (!isFinal(view.status)) {
         if (signal.aborted && !isCancelled) isCancelled = await ask(`cancel/${id}`, {});
         view = await ask(`status/${id}`);
         result.status(view);
-        if (!FINAL.includes(view.status)) await new Promise((done) => setTimeout(done, POLL_MS));
+        if (!isFinal(view.status)) await new Promise((done) => setTimeout(done, POLL_MS));
       }
       retry.hidden = !["FAILED", "TIMED_OUT"].includes(view.status);
     } catch (error) {
@@ -316,9 +317,10 @@ function raw(form) {
     form.requestSubmit();
   });
   runs(form, (signal) => {
-    const submit = again ? () => ask(`retry/${id}`, {}) : async () => ask("run", { input: request().input });
+    const retrying = again;
     again = false;
-    return follow(signal, submit);
+    const submit = async () => ask("run", { input: request().input });
+    return follow(signal, retrying ? () => ask(`retry/${id}`, {}) : submit);
   });
   return { request };
 }

@@ -42,6 +42,13 @@ export function list(parent, items, make, update) {
   }
 }
 
+/** Show what is wrong: the sentence, and below it, smaller, the traceback it may come with. */
+export function problem(text) {
+  const [first, ...rest] = text.trim().split("\n");
+  const more = rest.length > 0 && h("pre", {}, rest.join("\n"));
+  return h("div", { class: "error", role: "alert" }, h("p", {}, first), more);
+}
+
 /** Give a button that copies what `text()` gives, and says so. */
 export function copyButton(text, name, label = "Copy") {
   const button = h("button", { type: "button", class: "copy", "aria-label": `Copy ${name}` }, label);
@@ -53,14 +60,8 @@ export function copyButton(text, name, label = "Copy") {
   return button;
 }
 
-export async function copy(text) {
-  if (navigator.clipboard) return navigator.clipboard.writeText(text).catch(() => {});
-  const area = h("textarea", {}, text); // away from loopback there is no clipboard without https
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
-}
+// The page is for this machine only, where a browser gives it the clipboard without https.
+export const copy = (text) => navigator.clipboard.writeText(text).catch(() => {});
 
 /** Make a row of tabs work with mouse, arrows, Home and End; `chosen` hears the panel's id. */
 export function tabs(row, chosen = () => {}) {

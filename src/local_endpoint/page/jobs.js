@@ -1,45 +1,43 @@
 // The table of jobs, and one job in detail with its time line.
 
-import { ask, sentence } from "./api.js";
-import { $, ago, bytes, copyButton, duration, h, list, rate, svg, write } from "./dom.js";
+import { ask, isFinal, sentence } from "./api.js";
+import { $, $$, ago, bytes, copyButton, duration, h, list, problem, rate, svg, write } from "./dom.js";
 
-const FINAL = ["COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"];
-const [WIDTH, BASE, BAR, TALLEST] = [640, 70, 12, 44]; // of the time line
+const [BASE, BAR, TALLEST] = [70, 12, 46]; // of the time line, in pixels
 const MAX_POSTS_LISTED = 200;
+const KINDS = { run: "/run", sync: "/runsync", openai: "/openai" };
 
 let chosen = null; // the id of the job in detail
-let shownAs = ""; // what of it is drawn already
+let drawn = ""; // what of it is drawn already
 
 export function show(jobs) {
   list($("#job-rows"), jobs, row, update);
   $("#no-jobs").hidden = jobs.length > 0;
   write($("#job-count"), jobs.length ? `the latest ${jobs.length}` : "");
-  if (!chosen) return;
   const job = jobs.find(({ id }) => id === chosen);
-  const now = job ? `${job.id} ${job.status} ${job.posts} ${job.bytes} ${!FINAL.includes(job.status) && Date.now()}` : "gone";
-  if (now === shownAs) return;
-  shownAs = now;
-  if (job) detail(job);
-  else choose(null);
+  if (!job) return;
+  const look = [job.status, job.posts, isFinal(job.status) || job.submitted_s_ago].join();
+  if (look !== drawn) detail();
+  drawn = look;
 }
 
 function row({ id }) {
   const toggle = () => choose(chosen === id ? null : id);
-  const open = h("button", { class: "link", "aria-expanded": "false", "aria-controls": "job" });
-  const cells = ["n", "n", "n", "n", "n", "n"].map((kind) => h("td", { class: kind }));
-  const badge = h("span", { class: "badge" });
-  return h("tr", { onclick: toggle, "data-id": id }, h("td", {}, badge), h("td", {}, open, h("small")), ...cells);
+  const open = h("button", { class: "link", title: id, "aria-controls": "job" });
+  const numbers = Array.from({ length: 6 }, () => h("td", { class: "n" }));
+  const [badge, route] = [h("span", { class: "badge" }), h("small")];
+  const job = h("td", {}, open, route);
+  return h("tr", { onclick: toggle, "data-id": id }, h("td", {}, badge), job, numbers);
 }
 
 function update(node, job) {
   const [badge, open, route] = [$(".badge", node), $("button", node), $("small", node)];
   write(badge, job.status);
   badge.dataset.status = job.status;
-  write(open, job.id.replace(/^sync-/, "").slice(0, 8));
-  write(route, job.route ?? `/${{ sync: "runsync" }[job.kind] ?? job.kind}`);
-  open.setAttribute("aria-expanded", chosen === job.id);
-  node.classList.toggle("chosen", chosen === job.id);
-  node.title = job.error ? sentence(job.error) : "";
+  badge.title = job.error ? sentence(job.error).split("\n")[0] : "";
+  write(open, job.id.replace("sync-", "").slice(0, 8));
+  write(route, job.route ?? KINDS[job.kind]);
+  mark(node);
   const values = [
     duration(job.queued_s),
     duration(job.time_to_first_token_s),
@@ -51,93 +49,128 @@ function update(node, job) {
   for (const [index, value] of values.entries()) write(node.cells[index + 2], value);
 }
 
-function choose(id) {
-  [chosen, shownAs] = [id, ""];
-  $("#job").hidden = id === null;
-  for (const node of $("#job-rows").children) {
-    node.classList.toggle("chosen", node.dataset.id === id);
-    $("button", node).setAttribute("aria-expanded", node.dataset.id === id);
-  }
-  if (id) detail({ id }).then(() => $("#job").scrollIntoView({ block: "nearest" }));
+function mark(node) {
+  const isChosen = node.dataset.id === chosen;
+  node.classList.toggle("chosen", isChosen);
+  $("button", node).setAttribute("aria-expanded", isChosen);
 }
 
-async function detail({ id }) {
-  let record;
+async function choose(id) {
+  [chosen, drawn] = [id, ""];
+  $$("#job-rows tr").forEach(mark);
+  $("#job").hidden = id === null;
+  if (!id) return;
+  await detail();
+  $("#job").scrollIntoView({ block: "nearest" });
+}
+
+async function detail() {
+  const id = chosen;
   try {
-    record = await ask(`/control/jobs/${encodeURIComponent(id)}`);
+    const job = await ask(`/control/jobs/${encodeURIComponent(id)}`);
+    if (id === chosen) draw(sinceSubmission(job));
   } catch (error) {
-    return $("#job").replaceChildren(h("p", { class: "error" }, error.message));
+    $("#job").replaceChildren(problem(error.message));
   }
-  if (id === chosen) draw(record);
+}
+
+/** Give each state, post and stop its `t`, the seconds since the job was submitted. */
+function sinceSubmission({ states, stream = [], done = [], late = [], stops = [], ...rest }) {
+  const timed = (item) => ({ ...item, t: item.at_s - states[0].at_s });
+  const lists = Object.entries({ states, stream, done, late, stops: stops.map((at_s) => ({ at_s })) });
+  return { ...rest, ...Object.fromEntries(lists.map(([name, items]) => [name, items.map(timed)])) };
 }
 
 function draw(job) {
   const place = $("#job");
-  const wasOpen = new Set([...place.querySelectorAll("details[open]")].map(({ id }) => id));
+  const wasOpen = $$("details[open]", place).map(({ dataset }) => dataset.name);
   const { scrollTop } = place;
-  const act = (name) => h("button", { type: "button", onclick: () => ask(act.path(name), {}).catch(() => {}) }, name);
-  act.path = (name) => `${name.toLowerCase()}/${job.id}`;
-  const more = (id, name, ...content) => {
-    return h("details", { id: `job-${id}`, open: wasOpen.has(`job-${id}`) }, h("summary", {}, name), ...content);
+  const focused = place.contains(document.activeElement) && document.activeElement.textContent;
+  const act = (name) => {
+    const order = () => ask(`${name.toLowerCase()}/${job.id}`, {}).catch(() => {});
+    return h("button", { type: "button", onclick: order }, name);
   };
-  const start = job.states[0].at_s;
-  const steps = job.states.map(({ at_s, status }) =>
-    h("li", { "data-status": status }, status, h("small", {}, `+${duration(at_s - start)}`)));
+  const more = (name, content, title = name) =>
+    h("details", { "data-name": name, open: wasOpen.includes(name) }, h("summary", {}, title), content);
+  const code = (text) => h("pre", { class: "code" }, pretty(text));
   place.replaceChildren(
-    h("div", { class: "bar" },
-      h("h3", {}, job.id), copyButton(() => job.id, "the job's id"),
-      !FINAL.includes(job.status) && act("Cancel"),
-      ["FAILED", "TIMED_OUT"].includes(job.status) && act("Retry"),
-      h("button", { type: "button", "aria-label": "Close details", onclick: () => choose(null) }, "✕")),
-    h("ol", { class: "steps" }, steps),
-    job.error ? h("p", { class: "error" }, sentence(job.error)) : null,
-    timeline(job, start),
-    more("input", "Input", h("pre", { class: "code" }, pretty(job.input))),
-    more("output", "Output", h("pre", { class: "code" }, pretty(job.output))),
-    more("posts", `${job.stream.length} posts`, posts(job, start)),
+    ...[
+      h("div", { class: "bar" },
+        h("h3", {}, job.id),
+        copyButton(() => job.id, "the job's id"),
+        !isFinal(job.status) && act("Cancel"),
+        ["FAILED", "TIMED_OUT"].includes(job.status) && act("Retry"),
+        h("button", { type: "button", "aria-label": "Close details", onclick: () => choose(null) }, "✕")),
+      h("ol", { class: "steps" }, job.states.map(({ t, status }) =>
+        h("li", { "data-status": status }, status, h("small", {}, `+${duration(t)}`)))),
+      job.error && problem(sentence(job.error)),
+      timeline(job, place.clientWidth - 32),
+      h("small", {}, facts(job)),
+      more("Input", code(job.input)),
+      more("Output", code(job.output)),
+      more("Posts", posts(job), `${job.stream.length} posts`),
+    ].filter(Boolean),
   );
   place.scrollTop = scrollTop;
+  $$("button, summary", place).find((node) => node.textContent === focused)?.focus();
 }
 
-const pretty = (value) =>
-  value === undefined || value === null ? "none" : typeof value === "string" ? value : JSON.stringify(value, null, 2);
+function facts({ worker_id, tokens, tokens_reported, tokens_per_s, bytes: size }) {
+  const about = tokens_reported ? "" : "about ";
+  const count = tokens ? `${about}${tokens} tokens, ${rate(tokens_per_s)} tokens/s` : "";
+  return [worker_id && `worker ${worker_id}`, count, bytes(size)].filter(Boolean).join(" · ");
+}
 
-function posts({ stream }, start) {
-  const line = ({ at_s, bytes: size, preview }, index) => h("tr", {},
-    h("td", { class: "n" }, `+${duration(at_s - start)}`),
-    h("td", { class: "n" }, index ? duration(at_s - stream[index - 1].at_s) : ""),
-    h("td", { class: "n" }, bytes(size)), h("td", {}, h("code", {}, pretty(preview))));
-  const head = ["at", "gap", "bytes", "what"].map((name, i) => h("th", { class: i < 3 ? "n" : "" }, name));
-  return h("table", {}, h("thead", {}, h("tr", {}, head)), h("tbody", {}, stream.slice(0, MAX_POSTS_LISTED).map(line)));
+function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text ?? "none"; // a string, or cut short
+  }
+}
+
+function posts({ stream }) {
+  const cells = (...texts) => texts.map((text) => h("td", { class: "n" }, text));
+  const line = ({ t, bytes: size, preview }, index) => {
+    const gap = index ? duration(t - stream[index - 1].t) : "";
+    const what = h("td", {}, h("code", {}, preview ?? "not recorded"));
+    return h("tr", {}, cells(`+${duration(t)}`, gap, bytes(size)), what);
+  };
+  const head = ["at", "gap", "bytes"].map((name) => h("th", { class: "n" }, name));
+  const lines = stream.slice(0, MAX_POSTS_LISTED).map(line);
+  return h("table", {}, h("thead", {}, h("tr", {}, head, h("th", {}, "what"))), h("tbody", {}, lines));
 }
 
 /** Draw when a job waited and ran, and each post as a bar as tall as the root of its bytes. */
-function timeline(job, start) {
-  const isOver = FINAL.includes(job.status);
-  const times = [...job.states, ...job.stream, ...job.done, ...job.late].map(({ at_s }) => at_s);
-  const end = isOver ? Math.max(...times) : job.now_s;
-  const span = Math.max(end - start, 0.001);
-  const x = (at_s) => Math.min(1, (at_s - start) / span) * (WIDTH - 8) + 4;
-  const largest = Math.max(1, ...job.stream.map(({ bytes: size }) => size));
-  const label = (kind, at_s, text) => svg("title", {}, `${kind} +${duration(at_s - start)}${text}`);
-  const phases = job.states.flatMap(({ at_s, status }, index) => {
-    const until = job.states[index + 1]?.at_s ?? end;
-    if (FINAL.includes(status)) return [];
-    return svg("rect", { x: x(at_s), y: BASE, width: Math.max(1.5, x(until) - x(at_s)), height: BAR, rx: 3, "data-status": status },
-      label(status, at_s, ` for ${duration(until - at_s)}`));
-  });
-  const bars = job.stream.map(({ at_s, bytes: size }) => {
+function timeline({ states, status, submitted_s_ago, stream, done, late, stops }, width) {
+  const last = Math.max(...[...states, ...stream, ...done, ...late].map(({ t }) => t));
+  const end = Math.max(isFinal(status) ? last : submitted_s_ago, 0.001);
+  const largest = Math.max(1, ...stream.map(({ bytes: size }) => size));
+  const x = (t) => 5 + (t / end) * (width - 10);
+  const shape = (name, attributes, title) => svg(name, attributes, svg("title", {}, title));
+  const phase = ({ t, status: state }, index) => {
+    if (isFinal(state)) return null;
+    const until = states[index + 1]?.t ?? end;
+    const place = { x: x(t), y: BASE, width: Math.max(2, x(until) - x(t)), height: BAR, rx: 3 };
+    return shape("rect", { ...place, "data-status": state }, `${state} for ${duration(until - t)}`);
+  };
+  const bar = ({ t, bytes: size }) => {
     const height = 5 + (TALLEST - 5) * Math.sqrt(size / largest);
-    return svg("rect", { class: "post", x: x(at_s) - 1.25, y: BASE - 4 - height, width: 2.5, height, rx: 1.25 },
-      label("post", at_s, `, ${bytes(size)}`));
-  });
-  const mark = (kind) => ({ at_s, bytes: size }) =>
-    svg("circle", { class: kind, cx: x(at_s), cy: BASE + BAR / 2, r: 4 }, label(kind, at_s, size ? `, ${bytes(size)}` : ""));
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map((part) => svg("g", {},
-    svg("line", { x1: x(start + part * span), x2: x(start + part * span), y1: 14, y2: BASE + BAR }),
-    svg("text", { x: x(start + part * span), y: BASE + BAR + 15, "text-anchor": part === 0 ? "start" : part === 1 ? "end" : "middle" }, duration(part * span))));
+    const place = { x: x(t) - 1.25, y: BASE - 4 - height, width: 2.5, height, rx: 1.25 };
+    return shape("rect", { ...place, class: "post" }, `post +${duration(t)}, ${bytes(size)}`);
+  };
+  const dot = (kind) => ({ t }) =>
+    shape("circle", { class: kind, cx: x(t), cy: BASE + BAR / 2, r: 4 }, `${kind} +${duration(t)}`);
+  const tick = (part) => {
+    const [at, anchor] = [x(part * end), { 0: "start", 1: "end" }[part] ?? "middle"];
+    const label = svg("text", { x: at, y: BASE + BAR + 15, "text-anchor": anchor }, duration(part * end));
+    return svg("g", {}, svg("line", { x1: at, x2: at, y1: 12, y2: BASE + BAR }), label);
+  };
+  const title = `Time line: ${stream.length} posts in ${duration(end)}`;
+  const kinds = ["queued", "running", "post", "done", "stop", "late"];
   return h("figure", { class: "timeline" },
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${BASE + BAR + 20}`, role: "img", "aria-label": `Time line: ${job.stream.length} posts in ${duration(span)}` },
-      ...ticks, ...phases, ...bars, ...job.stops.map((at_s) => mark("stop")({ at_s })), ...job.late.map(mark("late")), ...job.done.map(mark("done"))),
-    h("figcaption", {}, ...["queued", "running", "post", "done", "stop", "late"].map((kind) => h("span", { class: kind }, kind))));
+    svg("svg", { viewBox: `0 0 ${width} ${BASE + BAR + 20}`, width, role: "img", "aria-label": title },
+      [0, 0.25, 0.5, 0.75, 1].map(tick), states.map(phase), stream.map(bar),
+      stops.map(dot("stop")), late.map(dot("late")), done.map(dot("done"))),
+    h("figcaption", {}, kinds.map((kind) => h("span", { class: kind }, kind))));
 }
