@@ -131,8 +131,6 @@ class Recording:
 
     def requested(self, request: Request, job_ids: Iterable[str]) -> None:
         """Note a worker's request with the jobs it is about; a large job keeps no bodies."""
-        if not self.is_on:
-            return
         known = [notes for job_id in job_ids if (notes := self._notes.get(job_id))]
         if not known:
             self._others.append(request)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import aiohttp
@@ -19,19 +20,27 @@ ECHO = [sys.executable, str(Path(__file__).with_name("echo_worker.py"))]
 MB = 2**20
 
 
+SLOW = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture(scope="module")
+def endpoint(request: pytest.FixtureRequest) -> Iterator[LocalEndpoint]:
+    """Run so many echo workers, each of which takes so many jobs at once."""
+    workers, concurrency = request.param
+    command = ["env", f"ECHO_CONCURRENCY={concurrency}", *ECHO]
+    with local_endpoint.serve(Knobs(), command=command, min_workers=workers) as endpoint:
+        yield endpoint
+
+
 @pytest.mark.parametrize(
-    ("jobs", "workers"),
-    [
-        (24, 2),
-        pytest.param(1000, 4, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
-    ],
+    ("endpoint", "jobs"),
+    [((2, 8), 24), pytest.param((4, 8), 1000, marks=SLOW)],
+    indirect=["endpoint"],
 )
-def test_every_job_once_and_in_full(jobs: int, workers: int) -> None:
+def test_every_job_once_and_in_full(endpoint: LocalEndpoint, jobs: int) -> None:
     """Of many jobs over several workers every one is delivered once, whole, and by one worker."""
-    knobs = Knobs(record_jobs=jobs)
-    with local_endpoint.serve(knobs, command=ECHO, min_workers=workers) as endpoint:
-        given = {endpoint.submit({"yields": [n, f"ü{n}", n]}): [n, f"ü{n}", n] for n in range(jobs)}
-        records = [endpoint.wait_for_end(job, timeout_s=240) for job in given]
+    given = {endpoint.submit({"yields": [n, f"ü{n}", n]}): [n, f"ü{n}", n] for n in range(jobs)}
+    records = [endpoint.wait_for_end(job, timeout_s=240) for job in given]
 
     for record in records:
         assert [str(status) for _, status in record.states] == [
@@ -43,22 +52,18 @@ def test_every_job_once_and_in_full(jobs: int, workers: int) -> None:
         assert [post.value for post in record.done] == [{"output": given[record.job_id]}]
         assert record.late == ()
         assert len({post.worker_id for post in record.stream + record.done}) == 1
-    assert len(Counter(record.done[0].worker_id for record in records)) == workers
+    assert len(Counter(record.done[0].worker_id for record in records)) == len(endpoint.workers())
 
 
 @pytest.mark.parametrize(
-    ("streams", "yields"),
-    [
-        (20, 3),
-        pytest.param(200, 20, marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
-    ],
+    ("endpoint", "streams", "yields"),
+    [((2, 8), 12, 3), pytest.param((1, 400), 200, 20, marks=SLOW)],
+    indirect=["endpoint"],
 )
-def test_streams_at_once(streams: int, yields: int) -> None:
+def test_streams_at_once(endpoint: LocalEndpoint, streams: int, yields: int) -> None:
     """Many streams at once each get their own words, in order, once; all are open together."""
-    command = ["env", f"ECHO_CONCURRENCY={2 * streams}", *ECHO]
-    with local_endpoint.serve(command=command) as endpoint:
-        texts = asyncio.run(ask(endpoint, streams, yields))
-        records = endpoint.records()
+    texts = asyncio.run(ask(endpoint, streams, yields))
+    records = endpoint.records()[-streams:]
 
     expected = ["".join(f"{n}-{word} " for word in range(yields)) for n in range(streams)]
     assert texts == expected

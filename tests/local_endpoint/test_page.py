@@ -153,10 +153,11 @@ def test_stop(page: Page, endpoint: LocalEndpoint) -> None:
     page.wait_for("document.querySelector('.turn.assistant .words')?.textContent.length > 10")
     page.click("#chat .stop")
     wait_for_answer(page)
+    ended = endpoint.wait_for_end(endpoint.records()[-1].job_id)
     wait_for_row(page, "CANCELLED", "/v1/chat/completions")
 
     assert page.text(".turn.assistant small").endswith("stopped")
-    assert endpoint.records()[-1].status == "CANCELLED"
+    assert ended.status == "CANCELLED"
     assert page.evaluate("document.querySelector('.turn .error')") is None
 
 

@@ -45,11 +45,13 @@ def names(endpoint: LocalEndpoint) -> list[str]:
 
 
 def test_scale_from_zero_and_back() -> None:
-    """Without a job there is no worker; a job starts one, and idleness ends it by SIGTERM."""
-    with running(least=0, most=3, idle_timeout_s=0.3) as endpoint:
+    """Without a job there is no worker; a job starts one, and some idleness ends it by SIGTERM."""
+    with running(least=0, most=3, idle_timeout_s=0.5) as endpoint:
         assert endpoint.workers() == []
         record = endpoint.wait_for_end(endpoint.submit({}))
         assert record.done[-1].value == {"output": "local-1"}
+        time.sleep(0.25)
+        assert names(endpoint) == ["local-1"]
         until(lambda: not endpoint.workers(), 5)
         record = endpoint.wait_for_end(endpoint.submit({}))
 

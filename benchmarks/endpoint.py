@@ -15,14 +15,10 @@ from pathlib import Path
 
 import psutil
 
-# This file has the name of the package, and its folder is the first where Python looks.
-HERE = Path(__file__).resolve().parent
-sys.path = [str(HERE.parent / "src"), *(path for path in sys.path if Path(path) != HERE)]
+import local_endpoint
+from local_endpoint import Knobs, LocalEndpoint
 
-import local_endpoint  # noqa: E402
-from local_endpoint import Knobs, LocalEndpoint  # noqa: E402
-
-ECHO = HERE.parent / "tests" / "local_endpoint" / "echo_worker.py"
+ECHO = Path(__file__).parents[1] / "tests" / "local_endpoint" / "echo_worker.py"
 POSTS = 100  # a job
 SIZES = {"1 event, 200 B": 200, "50 events, 10 KB": 10_000}
 AT_ONCE = (1, 16)
