@@ -33,7 +33,10 @@ _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 def parse(body: bytes) -> Any:
     """Read strict JSON, whatever the content type said. Raises `ValueError`."""
-    return _decoder.decode(body.decode())
+    try:
+        return _decoder.decode(body.decode())
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def dump(value: Any) -> bytes:

@@ -54,7 +54,9 @@ class RequestError(WorkerError):
         param: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.message = message or "The request failed, and nothing says why."
+        message = message or "The request failed, and nothing says why."
+        # Some of vLLM's sentences repeat the whole value.
+        self.message = message if len(message) <= 2000 else f"{message[:1999]}…"
         self.code = code
         self.type = type or TYPES.get(code, "InternalServerError")
         self.param = param

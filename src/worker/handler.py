@@ -34,6 +34,8 @@ BAKED = Path("/etc/worker-vllm/baked.json")
 USAGE = (
     "python -m worker [--check | --help | --version]; everything else is an environment variable."
 )
+# What is not streamed leaves in one piece, at its end.
+WHOLE = BatchSizes(min=10**12, max=10**12, max_delay_s=0, max_bytes=10**12)
 DELIVERY_S = 5.0
 KILL_S = 2.0
 
@@ -76,7 +78,8 @@ class Worker:
             yield self._failure(error, isinstance(given, dict) and "openai_route" in given)
             return
         call = self._call(asked)
-        answer = Answer(call, asked.sizes, self._settings.max_result_mb, self._engine.loop)
+        sizes = asked.sizes if asked.stream else WHOLE
+        answer = Answer(call, sizes, self._settings.max_result_mb, self._engine.loop)
         running = self._engine.submit(answer.run())
         # The SDK stops a job by cancelling its task, mostly while this generator is suspended at
         # a yield: then nothing in here runs, and only the task's own callback hears of it.
@@ -200,8 +203,8 @@ class Answer:
                 self._wanted.clear()
                 try:
                     batch = await self._batch()
-                except RequestError as error:
-                    self._sdk_loop.call_soon_threadsafe(_settle, self._arrived, None, error)
+                except Exception as error:  # whatever it is: next() must not wait for ever
+                    self._sdk_loop.call_soon_threadsafe(_settle, self._arrived, None, _told(error))
                     return
                 self._sdk_loop.call_soon_threadsafe(_settle, self._arrived, batch, None)
         finally:
@@ -210,11 +213,8 @@ class Answer:
     async def _produce(self) -> None:
         try:
             await self._call.answer(self._outbox)
-        except RequestError as error:
+        except Exception as error:
             self._outbox.close(error)
-        except Exception:
-            log.exception("An answer failed in a way that nobody foresaw")
-            self._outbox.close(RequestError("The worker failed to answer this job.", code=500))
         else:
             self._outbox.close()
 
@@ -232,6 +232,14 @@ class Answer:
                 code=413,
             )
         return value
+
+
+def _told(error: Exception) -> RequestError:
+    """Return what the caller is told of an error; one that nobody foresaw goes to the log."""
+    if isinstance(error, RequestError):
+        return error
+    log.error("An answer failed in a way that nobody foresaw", exc_info=error)
+    return RequestError("The worker failed to answer this job.", code=500)
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: RequestError | None) -> None:
@@ -330,7 +338,7 @@ def _serve(environ: Mapping[str, str]) -> NoReturn:
     phase("reading the configuration")
     settings, args = _settings(environ)
     phase("loading the model")
-    with engine.running(args, settings.model) as ready:
+    with engine.running(args, settings.served_model_names[0]) as ready:
         worker = Worker(settings, ready)
         watch = ready.submit(worker.watch())
         phase("warming up")

@@ -141,6 +141,12 @@ class Call:
         async for output in outputs:
             prompt_logprobs = output.prompt_logprobs
             for one in output.outputs:
+                if one.finish_reason == "error":
+                    raise RequestError(
+                        "The engine could not go on with this request; its structured output may "
+                        "be one that nothing can match.",
+                        code=500,
+                    )
                 extra: dict[str, Any] = {}
                 if prompt_logprobs is not None:
                     extra["prompt_logprobs"] = _logprobs(output.prompt_token_ids, prompt_logprobs)

@@ -82,7 +82,7 @@ class Routes:
                     )
         names = sorted({route.path for route in self._open})
         raise RequestError(
-            f"There is no route {path}.{nearest(path, names)} Routes: {', '.join(names)}.",
+            f"There is no route {shown(path)}.{nearest(path, names)} Routes: {', '.join(names)}.",
             code=404,
         )
 
@@ -174,7 +174,9 @@ class Call:
             # Starlette answers an unexpected error and then raises it for the server's log. Raised
             # within an answer, it is the only sign that the rest is missing.
             if exchange.status < 400:
-                raise self._engine.translate(error) from error
+                cause = error.__cause__  # Starlette wraps what is raised within an answer
+                reason = cause if isinstance(cause, Exception) else error
+                raise self._engine.translate(reason) from error
         self._finish(exchange, path, outbox)
 
     def join(self, items: list[Any]) -> Any:
@@ -468,20 +470,26 @@ def _form_text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# One entry of vLLM's answer to a body of the wrong shape: Python's repr of a dict of pydantic's.
-_ENTRY = re.compile(
-    r"'loc': '(?:body\.)?(?P<where>[^']*)', 'msg': (?P<quote>['\"])(?P<what>.*?)(?<!\\)(?P=quote)"
+# What vLLM says of a body of the wrong shape: the repr of pydantic's dicts, or pydantic's own text.
+_ENTRIES = (
+    re.compile(
+        r"'loc': '(?:body\.)?(?P<where>[^']*)', 'msg': (?P<q>['\"])(?P<what>.*?)(?<!\\)(?P=q)"
+    ),
+    re.compile(r"^(?P<where>\S+)\n  (?P<what>.*?) \[type=", re.MULTILINE),
 )
+MOST_ENTRIES = 3  # a union reports each of its branches
 
 
 def _plain(message: str) -> str:
     """Put vLLM's list of validation errors in words; any other message stays as it is."""
-    entries = [
+    if not re.match(r"\d+ validation errors?\b", message):
+        return message
+    entries = dict.fromkeys(
         f"{found['where']}: {found['what'].replace(chr(92), '')}"
-        for found in _ENTRY.finditer(message)
-    ]
-    is_list = re.match(r"\d+ validation errors?:\n", message)
-    return "; ".join(dict.fromkeys(entries)) + "." if is_list and entries else message
+        for entry in _ENTRIES
+        for found in entry.finditer(message)
+    )
+    return "; ".join(list(entries)[:MOST_ENTRIES]) + "." if entries else message
 
 
 def _hint(message: str, path: str) -> str:

@@ -30,6 +30,8 @@ NATIVE_KEYS = (
     *BATCH_KEYS,
 )
 
+RENDERER_KEYS = frozenset({"conversation", "messages", "tools"})
+
 Prompt = str | list[int]
 
 
@@ -156,7 +158,8 @@ def _messages(value: Any) -> list[Any]:
     if (
         not isinstance(value, list)
         or not value
-        or not all(isinstance(message, dict) and "role" in message for message in value)
+        or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in value)
+        or not all(isinstance(m.get("content"), str | list | None) for m in value)
     ):
         raise RequestError(
             "messages must be one conversation: a list of at least one message, each an object "
@@ -199,6 +202,12 @@ def _template_kwargs(given: dict[str, Any]) -> dict[str, Any] | None:
     value = given.get("chat_template_kwargs")
     if not isinstance(value, dict | None):
         raise RequestError("chat_template_kwargs must be an object.", param="chat_template_kwargs")
+    if taken := sorted(RENDERER_KEYS & (value or {}).keys()):
+        raise RequestError(
+            f"chat_template_kwargs must not hold {shown(taken[0])}, which the worker gives the "
+            "template itself.",
+            param="chat_template_kwargs",
+        )
     return value
 
 
@@ -219,9 +228,10 @@ def _sizes(given: dict[str, Any], default: BatchSizes) -> BatchSizes:
     if low is None and high is None and growth is None:
         return default
     for key in BATCH_KEYS[:2]:
-        if given.get(key) is not None and (type(given[key]) is not int or given[key] < 1):
+        if given.get(key) is not None and not (type(given[key]) is int and 1 <= given[key] <= 1e9):
             raise RequestError(
-                f"{key}={shown(given[key])} is not a whole number of at least 1.", param=key
+                f"{key}={shown(given[key])} is not a whole number from 1 to 1,000,000,000.",
+                param=key,
             )
     if growth is not None and (type(growth) not in (int, float) or not 1 <= growth < 1e9):
         raise RequestError(

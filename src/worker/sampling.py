@@ -89,6 +89,9 @@ def _known(given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in names() and name != "best_of":
             hint = nearest(name, names()) or f" Known: {', '.join(sorted(names()))}."
             raise RequestError(f"sampling_params has no parameter {shown(name)}.{hint}", param=name)
+    for name, value in asked.items():
+        if type(value) is int and not -(2**63) <= value < 2**63:  # the engine speaks MessagePack
+            raise RequestError(f"{name} must fit into 64 bits.", param=name)
     groups = {
         "structured_outputs": StructuredOutputsParams,
         "repetition_detection": RepetitionDetectionParams,

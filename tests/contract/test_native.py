@@ -61,6 +61,16 @@ def test_several_prompts_and_sequences(tiny: Served) -> None:
     assert {"input": 6, "output": 24} == record.stream[-1].value["usage"]
 
 
+def test_several_prompts_without_a_stream_are_one_yield(tiny: Served) -> None:
+    """Without stream everything comes in one yield, though the prompts end at different times."""
+    prompts = ["Hello", "Hello there, how are you?", [5, 6, 7]]
+    params = {"max_tokens": 30, "n": 2, "temperature": 1.0}
+    (reply,) = output(tiny.run({"prompt": prompts, "sampling_params": params}))
+
+    assert [1] * 6 == [len(choice["tokens"]) for choice in reply["choices"]]
+    assert all("finish_reason" in choice for choice in reply["choices"])
+
+
 def test_messages_override_the_prompt(tiny: Served) -> None:
     """`messages` win over `prompt`, and `apply_chat_template` makes a prompt one user message."""
     messages = [{"role": "user", "content": "Hello"}]
@@ -197,6 +207,18 @@ BAD = [
     ({"prompt": "x", "model": 5}, "model must be"),
     ({"prompt": "x", "stream": "perhaps"}, "stream"),
     ({"prompt": "x", "max_batch_size": 0}, "max_batch_size"),
+    ({"prompt": "x", "min_batch_size": 10**400}, "min_batch_size"),
+    ({"prompt": "x", "sampling_params": {"seed": 2**64}}, "seed"),
+    ({"messages": [{"role": None, "content": "x"}]}, "messages must be"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages must be"),
+    (
+        {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"messages": 1}},
+        '"messages"',
+    ),
+    (
+        {"prompt": "x", "sampling_params": {"structured_outputs": {"grammar": "root ::= root"}}},
+        "structured output",
+    ),
     ({"prompt": "x", "min_batch_size": 9, "max_batch_size": 3}, "min_batch_size"),
     ({"prompt": "x", "batch_size_growth_factor": 0.5}, "batch_size_growth_factor"),
     ({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": 1}, "object"),

@@ -202,6 +202,8 @@ BAD = [
     ("//host/v1/models", {}, 404, "not a route"),
     ("/v1/../load", {}, 404, "not a route"),
     ("/v1/embeddings", {"input": "x"}, 404, "no route"),
+    ("/v1/responses", {"input": "x", "structured_outputs": {"regex": "["}}, 400, "egex"),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": ["x"]}]}, 400, "valid dict"),
 ]
 
 

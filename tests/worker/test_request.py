@@ -279,12 +279,27 @@ def test_batch_sizes(
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"min_batch_size": 0}, "min_batch_size=0 is not a whole number of at least 1."),
-        ({"max_batch_size": -1}, "max_batch_size=-1 is not a whole number of at least 1."),
-        ({"min_batch_size": "3"}, 'min_batch_size="3" is not a whole number of at least 1.'),
-        ({"min_batch_size": True}, "min_batch_size=true is not a whole number of at least 1."),
-        ({"max_batch_size": 2.0}, "max_batch_size=2.0 is not a whole number of at least 1."),
-        ({"max_batch_size": []}, "max_batch_size=[] is not a whole number of at least 1."),
+        ({"min_batch_size": 0}, "min_batch_size=0 is not a whole number from 1 to 1,000,000,000."),
+        (
+            {"max_batch_size": -1},
+            "max_batch_size=-1 is not a whole number from 1 to 1,000,000,000.",
+        ),
+        (
+            {"min_batch_size": "3"},
+            'min_batch_size="3" is not a whole number from 1 to 1,000,000,000.',
+        ),
+        (
+            {"min_batch_size": True},
+            "min_batch_size=true is not a whole number from 1 to 1,000,000,000.",
+        ),
+        (
+            {"max_batch_size": 2.0},
+            "max_batch_size=2.0 is not a whole number from 1 to 1,000,000,000.",
+        ),
+        (
+            {"max_batch_size": []},
+            "max_batch_size=[] is not a whole number from 1 to 1,000,000,000.",
+        ),
         (
             {"min_batch_size": 5, "max_batch_size": 2},
             "min_batch_size=5 is larger than max_batch_size=2.",
