@@ -485,7 +485,7 @@ def test_unknown_route() -> None:
     error = refused(ask("/v1/chat/completion", {}))
 
     assert (
-        "There is no route "/v1/chat/completion". Did you mean '/v1/chat/completions'?"
+        "There is no route \"/v1/chat/completion\". Did you mean '/v1/chat/completions'?"
         in error.message
     )
     assert "/v1/models" in error.message
