@@ -26,7 +26,7 @@ from local_endpoint.knobs import Knobs
 
 PHASE = "phase: "
 LOOK_S = 0.1  # between two looks at the workers
-TERM_S = 1.0  # from SIGTERM to SIGKILL when everything ends
+TERM_S = 0.8  # from SIGTERM to SIGKILL at the end; all of it has 2 s, and engines are large
 MAX_READ = 2**20  # bytes of a log at once
 GONE_S = 0.02  # between two looks whether all are gone
 TAIL_LINES = 20
