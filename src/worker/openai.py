@@ -263,7 +263,7 @@ class Call:
             info = reply["error"]
             message = _plain(info["message"])
             return RequestError(
-                message + _hint(message, path),
+                message + _hint(message),
                 code=status,
                 type=info.get("type"),
                 param=info.get("param"),
@@ -492,10 +492,11 @@ def _plain(message: str) -> str:
     return "; ".join(list(entries)[:MOST_ENTRIES]) + "." if entries else message
 
 
-def _hint(message: str, path: str) -> str:
+def _hint(message: str) -> str:
     """Append what the deployer of a worker can do, where vLLM names options of its own program."""
     if "chat template" in message and "tokenizer" in message:
         return " Set the variable CUSTOM_CHAT_TEMPLATE, or use the route /v1/completions."
-    if "--" in message and path:
-        return " (An option such as --max-model-len is the worker's variable MAX_MODEL_LEN.)"
+    if option := re.search(r"--([a-z][a-z0-9-]+)", message):
+        variable = option[1].replace("-", "_").upper()
+        return f" (On this worker {option[0]} is the variable {variable}.)"
     return ""

@@ -805,8 +805,8 @@ def test_whole_routes() -> None:
         pytest.param(
             b'{"error": {"message": "Use --enable-auto-tool-choice."}}',
             400,
-            "Use --enable-auto-tool-choice. (An option such as --max-model-len is the worker's "
-            "variable MAX_MODEL_LEN.)",
+            "Use --enable-auto-tool-choice. (On this worker --enable-auto-tool-choice is the "
+            "variable ENABLE_AUTO_TOOL_CHOICE.)",
             "BadRequestError",
             None,
             id="an option",
