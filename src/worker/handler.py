@@ -163,8 +163,8 @@ class Worker:
 class Answer:
     """A call's way from the engine's loop to the SDK's: `run` there, `next` here.
 
-    Each batch crosses on demand, with one callback in each direction: what a future for each
-    would do costs several times as much, and this is the hot path.
+    Each batch crosses on demand, with one callback in each direction. This is the hot path: a
+    task and two chained futures a batch were a tenth of this process's time at 64 streams.
     """
 
     def __init__(
@@ -316,7 +316,6 @@ def _settings(environ: Mapping[str, str]) -> tuple[Settings, argparse.Namespace]
     found = model.resolve(settings.model, settings.args.revision, model.caches(os.environ))
     args = argparse.Namespace(**vars(settings.args))
     args.model = found
-    args.served_model_name = list(settings.served_model_names)
     return settings, args
 
 
@@ -347,7 +346,7 @@ def _serve(environ: Mapping[str, str]) -> NoReturn:
         import runpod.serverless
         import uvloop
 
-        # The SDK calls asyncio.run; its posts cost a quarter less on this loop.
+        # The SDK calls asyncio.run, which takes its loop from the policy.
         asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 
         runpod.serverless.start(
