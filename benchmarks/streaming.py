@@ -21,6 +21,10 @@ from typing import Any
 
 import local_endpoint
 from local_endpoint import LocalEndpoint, Record
+from worker import engine, openai, request
+from worker.batching import Outbox
+from worker.handler import WHOLE, Worker, leave
+from worker.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
@@ -63,6 +67,10 @@ def report(endpoint: LocalEndpoint) -> None:
     for _ in range(ROUNDS):
         (done,) = run(endpoint, [{"direct": STREAMS}])
         rates["AsyncLLM.generate"].append(STREAMS * TOKENS / done.done[-1].value["output"][0])
+        (done,) = run(endpoint, [{"no sdk": STREAMS}])
+        rates.setdefault("openai, without SDK and posts", []).append(
+            STREAMS * TOKENS / done.done[-1].value["output"][0]
+        )
         for delay in DELAYS:
             run(endpoint, [{"delay": delay}])
             for kind, given in KINDS.items():
@@ -107,10 +115,6 @@ def ratio(measured: list[float], base: list[float]) -> float:
 
 def worker() -> None:
     """Be a worker whose jobs may also be: call the engine directly, or use another delay."""
-    from worker import engine
-    from worker.handler import Worker, leave
-    from worker.settings import Settings
-
     settings = {
         delay: Settings.from_env(
             {
@@ -134,6 +138,10 @@ def worker() -> None:
             if "direct" in job["input"]:
                 start_s = time.perf_counter()
                 await asyncio.wrap_future(ready.submit(direct(ready.client)))
+                yield time.perf_counter() - start_s
+            elif "no sdk" in job["input"]:
+                start_s = time.perf_counter()
+                await asyncio.wrap_future(ready.submit(without_sdk(ready)))
                 yield time.perf_counter() - start_s
             elif "delay" in job["input"]:
                 chosen = workers[job["input"]["delay"]]
@@ -168,6 +176,20 @@ async def direct(client: Any) -> None:
         params = SamplingParams(**LONG, output_kind=RequestOutputKind.DELTA)
         async for _ in client.generate("Hello", params, f"direct-{time.monotonic()}-{index}"):
             pass
+
+    await asyncio.gather(*(one(index) for index in range(STREAMS)))
+
+
+async def without_sdk(ready: engine.Engine) -> None:
+    """Answer the OpenAI jobs as the worker does, and post nothing."""
+    routes = openai.Routes(ready.app, ())
+
+    async def one(index: int) -> None:
+        job = {"id": f"app-{time.monotonic()}-{index}", "input": KINDS["openai"]}
+        asked = request.read(job, WHOLE)
+        assert isinstance(asked, request.RouteRequest)
+        call = openai.Call(asked, ready, routes, model=str(models.path("tiny")), raw=True)
+        await call.answer(Outbox(WHOLE))
 
     await asyncio.gather(*(one(index) for index in range(STREAMS)))
 

@@ -7,7 +7,7 @@ This is the one room that knows how vLLM 0.32 puts its server together
 import argparse
 import asyncio
 import concurrent.futures
-from collections.abc import AsyncIterator, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -17,6 +17,7 @@ import psutil
 from anyio.from_thread import start_blocking_portal
 
 from worker.errors import EngineDied, RequestError, StartError
+from worker.reports import Folder
 
 T = TypeVar("T")
 
@@ -28,15 +29,16 @@ class Engine:
     """A running engine. Everything on it must be used on `loop`.
 
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
-    what that application's routes work with; `children` are the engine's processes;
-    `sampling_defaults` are those of the model's `generation_config.json`, as vLLM reads it.
+    what that application's routes work with; `children` are the engine's processes. `reports` is
+    where the chain writes; `no_chain` says why there is no chain, and is empty where it runs.
     """
 
     client: Any
     app: Any
     loop: asyncio.AbstractEventLoop
     children: tuple[psutil.Process, ...]
-    sampling_defaults: Mapping[str, Any]
+    reports: Folder
+    no_chain: str
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         """Run `work` as a task on the engine's loop; callable from any thread."""
@@ -104,6 +106,8 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
+    args, no_chain = _with_chain(args)
+    reports = Folder()
     before = set(psutil.Process().children(recursive=True))
     building = build_async_engine_client(args)
     try:
@@ -128,10 +132,81 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
                 app,
                 asyncio.get_running_loop(),
                 tuple(children),
-                client.model_config.get_diff_sampling_param(),  # reads a file at every call
+                reports,
+                no_chain or await _why_not_live(client, reports),
             )
     finally:
+        reports.remove()
         await building.__aexit__(None, None, None)
+
+
+def _with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
+    """Register the chain, where vLLM can load it; else say why not.
+
+    vLLM refuses to start with a custom processor on a pooling model, and on the V1 runner with
+    speculation. Registered as a plugin instead of an argument it would be handed placeholders
+    where tokens belong (V1, asynchronous scheduling).
+    """
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    try:
+        if engine_args.create_model_config().runner_type == "pooling":
+            return args, "it serves a pooling model."
+        if args.speculative_config and not engine_args.create_engine_config().use_v2_model_runner:
+            return args, "vLLM's V1 model runner takes no logits processor beside speculation."
+    except Exception as error:
+        raise StartError(_sentence(error)) from error
+    from worker.chain import PATH
+
+    changed = argparse.Namespace(**vars(args))
+    changed.logits_processors = [*(args.logits_processors or ()), PATH]
+    return changed, ""
+
+
+async def _why_not_live(client: Any, reports: Folder) -> str:
+    """Ask for a token, then forbid it: return why the chain does not run, or nothing.
+
+    A processor that was not loaded would be missing without a word.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    from worker.chain import Chain, Order
+
+    config = client.vllm_config
+    Chain.is_v2 = config.use_v2_model_runner
+    Chain.has_tokenizer = not config.model_config.skip_tokenizer_init
+
+    async def token(name: str, **others: Any) -> int:
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            ignore_eos=True,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            **others,
+        )
+        async for output in client.generate({"prompt_token_ids": [1, 2, 3]}, params, name):
+            return int(output.outputs[0].token_ids[0])
+        raise StartError("The engine gave no answer to its first request.")
+
+    try:
+        free = await token("chain-check-1")
+        with reports.report() as report:
+            fields = {"suppress_tokens": [free], "do_sample": False, "top_k": 0}
+            order = Order(fields=fields, report=str(report.path), scores=1)
+            forbidden = await token("chain-check-2", extra_args=order.extra_args())
+            records = report.read()
+    except StartError:
+        raise
+    except Exception as error:
+        raise StartError(_sentence(error)) from error
+    if forbidden == free:
+        return "the engine did not load it."
+    if not any("scores" in record for record in records):
+        return "the engine's processes share no memory with it."
+    return ""
 
 
 def check(args: argparse.Namespace) -> None:

@@ -1,18 +1,25 @@
 """RunPod's own dialect: a prompt or a conversation in, `choices[].tokens` and `usage` out."""
 
 import asyncio
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from worker import sampling
 from worker.batching import Outbox
 from worker.engine import Engine
 from worker.errors import RequestError
-from worker.request import NativeRequest
+from worker.reports import Report, refuse_failure
+from worker.request import NativeRequest, Prompt
+from worker.sampling import Deployment, Plan, Turns
 
 # JSON has no infinity; vLLM's own server writes this number for an impossible token.
 IMPOSSIBLE_LOGPROB = -9999.0
+# What a choice holds for each token, which the pieces of a batch add up.
+LISTS = ("logprobs", "scores", "logits", "token_ids")
 
 
 @dataclass(frozen=True)
@@ -28,13 +35,17 @@ class Piece:
 class Call:
     """One native job: `answer` runs it into an outbox, `join` makes a yield of its pieces."""
 
-    def __init__(self, request: NativeRequest, engine: Engine, *, default_max_tokens: int) -> None:
+    def __init__(
+        self, request: NativeRequest, engine: Engine, deployment: Deployment, turns: Turns
+    ) -> None:
         self._request = request
         self._engine = engine
-        self._default_max_tokens = default_max_tokens
+        self._deployment = deployment
+        self._turns = turns
         self._choices = 0
         self._input_tokens = 0
         self._output_tokens = 0
+        self._notes: dict[str, Any] = {}  # told once, in the first yield
 
     async def answer(self, outbox: Outbox[Piece]) -> None:
         """Generate for every prompt and put the pieces into the outbox as they come.
@@ -44,13 +55,27 @@ class Call:
         """
         try:
             lora = self._lora()
-            inputs = await self._render()
-            params = [self._params(len(item["prompt_token_ids"])) for item in inputs]
-            self._choices = sum(p.n for p in params)
-            self._input_tokens = sum(len(item["prompt_token_ids"]) for item in inputs)
-            async with asyncio.TaskGroup() as group:
-                for index, (item, chosen) in enumerate(zip(inputs, params, strict=True)):
-                    group.create_task(self._generate(index, item, chosen, lora, outbox))
+            plan = sampling.read(
+                self._request.sampling_params, self._deployment, stream=self._request.stream
+            )
+            inputs = await self._render(plan)
+            self._limit(len(inputs) * max(plan.sequences, plan.params.n))
+            for item in inputs:
+                plan.max_tokens(len(item["prompt_token_ids"]))
+            if plan.warnings:
+                self._notes["warnings"] = list(plan.warnings)
+            async with self._turns.taken(plan.order, is_dear=plan.is_dear):
+                if plan.heal:
+                    inputs = [await self._healed(item, plan, lora) for item in inputs]
+                if plan.heal or plan.token_ids:
+                    ids = [list(item["prompt_token_ids"]) for item in inputs]
+                    self._notes["prompt_token_ids"] = ids if len(ids) > 1 else ids[0]
+                self._choices = len(inputs) * plan.sequences
+                self._input_tokens = sum(len(item["prompt_token_ids"]) for item in inputs)
+                async with asyncio.TaskGroup() as group:
+                    for index, item in enumerate(inputs):
+                        source = self._source(index, item, plan, lora)
+                        group.create_task(self._send(index, source, plan, outbox))
         except Exception as error:
             raise self._engine.translate(_first(error)) from error
 
@@ -62,12 +87,13 @@ class Call:
             choice["tokens"].append(piece.text)
             self._output_tokens += len(piece.token_ids)
             for key, value in piece.extra.items():
-                if key == "logprobs":
+                if key in LISTS:
                     choice.setdefault(key, []).extend(value)
                 else:
                     choice[key] = value
         usage = {"input": self._input_tokens, "output": self._output_tokens}
-        return {"choices": choices, "usage": usage}
+        notes, self._notes = self._notes, {}
+        return {"choices": choices, "usage": usage, **notes}
 
     def frame(self, error: RequestError) -> None:  # noqa: ARG002 - the other dialects have one
         """Return nothing: in this dialect an error is the job's, and its stream just ends."""
@@ -93,71 +119,271 @@ class Call:
             param="model",
         )
 
-    async def _render(self) -> list[Any]:
+    def _limit(self, sequences: int) -> None:
+        most = self._deployment.limits.max_sequences
+        if sequences > most:
+            raise RequestError(
+                f"The job asks for {sequences:,} answers, and one job may have {most:,} "
+                "(MAX_SEQUENCES).",
+                param="prompt",
+            )
+
+    async def _render(self, plan: Plan) -> list[Any]:
         """Let vLLM's own renderer make token ids of the prompts or the conversation."""
         from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
         from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
         renderer = self._engine.app.state.online_renderer
-        max_tokens = self._request.sampling_params.get("max_tokens")
-        limit = {"max_tokens": max_tokens} if type(max_tokens) is int and max_tokens > 0 else {}
-        if self._request.messages is not None:
-            chat = ChatCompletionRequest.model_validate(
-                {
-                    "messages": self._request.messages,
-                    "chat_template_kwargs": self._request.chat_template_kwargs,
-                }
-                | limit
-            )
-            rendered = await renderer.render_chat(chat)
-            if isinstance(rendered, ErrorResponse):
-                raise RequestError(rendered.error.message, code=rendered.error.code)
-            return list(rendered[1])
-        inputs: list[Any] = []
-        for prompt in self._request.prompts:
-            completion = CompletionRequest.model_validate({"prompt": prompt} | limit)
-            inputs += await renderer.render_completion(completion)
-        return inputs
-
-    def _params(self, prompt_tokens: int) -> Any:
-        config = self._engine.client.model_config
-        params = sampling.read(
-            self._request.sampling_params,
-            defaults=self._engine.sampling_defaults,
-            default_max_tokens=self._default_max_tokens,
-            stream=self._request.stream,
+        limit = {"max_tokens": plan.params.max_tokens} if plan.has_length else {}
+        if plan.max_length is not None:
+            limit = {}
+        if self._request.messages is None:
+            prompts = (self._prompt(prompt, plan) for prompt in self._request.prompts)
+            return [await self._rendered(prompt, limit) for prompt in prompts]
+        chat = ChatCompletionRequest.model_validate(
+            {
+                "messages": self._request.messages,
+                "chat_template_kwargs": self._request.chat_template_kwargs,
+            }
+            | limit
         )
-        params.max_tokens = min(params.max_tokens, config.max_model_len - prompt_tokens)
-        return params
+        rendered = await renderer.render_chat(chat)
+        if isinstance(rendered, ErrorResponse):
+            raise RequestError(rendered.error.message, code=rendered.error.code)
+        return list(rendered[1])
 
-    async def _generate(
-        self, index: int, item: Any, params: Any, lora: Any, outbox: Outbox[Piece]
-    ) -> None:
+    async def _rendered(self, prompt: Any, limit: dict[str, int]) -> Any:
+        from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+
+        renderer = self._engine.app.state.online_renderer
+        completion = CompletionRequest.model_validate({"prompt": prompt} | limit)
+        (rendered,) = await renderer.render_completion(completion)
+        return rendered
+
+    def _prompt(self, prompt: Prompt, plan: Plan) -> Prompt:
+        if isinstance(prompt, str) and prompt and not self._deployment.has_tokenizer:
+            raise RequestError(
+                "A text prompt needs a tokenizer, and this worker runs without one "
+                "(SKIP_TOKENIZER_INIT). Give token ids.",
+                param="prompt",
+            )
+        if prompt:
+            return prompt
+        assert plan.bos is not None  # else the request was refused
+        return [plan.bos]
+
+    async def _healed(self, item: Any, plan: Plan, lora: Any) -> Any:
+        from worker import routines
+
+        with self._engine.reports.report() as report:
+            asker = self._asker(plan, lora, report, "heal")
+            healed = await routines.heal(asker, _text_only(item, "token_healing"))
+        if healed is None:
+            self._notes.setdefault("warnings", []).append(
+                "token_healing: the prompt's last token cannot be taken back, and stays."
+            )
+            return item
+        return item | {"prompt_token_ids": healed}
+
+    def _asker(self, plan: Plan, lora: Any, report: Report, name: str) -> Any:
+        from worker.routines import Asker
+
+        return Asker(self._engine.client, f"{self._request.job_id}-{name}", lora, report, plan)
+
+    def _source(self, index: int, item: Any, plan: Plan, lora: Any) -> AsyncIterator[Piece]:
+        """Return what writes the answers to one prompt, as pieces numbered within it."""
         request_id = self._request.job_id
         if len(self._request.prompts) > 1:
             request_id += f"-{index}"
-        outputs = self._engine.client.generate(item, params, request_id, lora_request=lora)
-        async for output in outputs:
-            prompt_logprobs = output.prompt_logprobs
-            for one in output.outputs:
-                if one.finish_reason == "error":
-                    raise RequestError(
-                        "The engine could not go on with this request; its structured output may "
-                        "be one that nothing can match.",
-                        code=500,
-                    )
-                extra: dict[str, Any] = {}
-                if prompt_logprobs is not None:
-                    extra["prompt_logprobs"] = _logprobs(output.prompt_token_ids, prompt_logprobs)
-                if one.logprobs is not None:
-                    extra["logprobs"] = _logprobs(one.token_ids, one.logprobs)
-                if one.finish_reason is not None:
-                    extra["finish_reason"] = one.finish_reason
-                    if one.stop_reason is not None:
-                        extra["stop_reason"] = one.stop_reason
-                piece = Piece(index * params.n + one.index, one.text, tuple(one.token_ids), extra)
-                outbox.put(piece, len(piece.token_ids), len(piece.text))
+        if plan.beams:
+            return self._search(item, plan, lora, index)
+        if plan.guidance:
+            return self._guide(item, plan, lora, index)
+        if plan.ranked:
+            return self._rank(item, plan, lora, request_id)
+        return self._generate(item, plan, lora, request_id)
+
+    async def _send(
+        self, index: int, source: AsyncIterator[Piece], plan: Plan, outbox: Outbox[Piece]
+    ) -> None:
+        async for piece in source:
+            moved = replace(piece, choice=index * plan.sequences + piece.choice)
+            outbox.put(moved, len(piece.token_ids), len(piece.text))
+
+    async def _generate(
+        self, item: Any, plan: Plan, lora: Any, request_id: str
+    ) -> AsyncIterator[Piece]:
+        """Write the answers with one engine request, or with one for each that reports scores."""
+        params = plan.params.clone()
+        params.max_tokens = plan.max_tokens(len(item["prompt_token_ids"]))
+        if params.n == 1 or not (plan.scores or plan.logits):
+            async for piece in self._request_pieces(item, params, plan, lora, request_id, 0):
+                yield piece
+            return
+        # A report holds one sequence, so each is a request; vLLM too takes n apart like this.
+        single = []
+        for i in range(params.n):
+            one = params.clone()
+            one.n, one.seed = 1, None if params.seed is None else params.seed + i
+            single.append(self._request_pieces(item, one, plan, lora, f"{request_id}-{i}", i))
+        async for piece in merged(single):
+            yield piece
+
+    async def _request_pieces(
+        self, item: Any, params: Any, plan: Plan, lora: Any, request_id: str, first: int
+    ) -> AsyncIterator[Piece]:
+        from vllm.sampling_params import RequestOutputKind
+
+        deadline_s = math.inf
+        if plan.max_time_s is not None:
+            deadline_s = time.monotonic() + plan.max_time_s
+            if not self._request.stream:  # to be able to look at the clock after each token
+                params.output_kind = RequestOutputKind.CUMULATIVE
+        is_whole = params.output_kind != RequestOutputKind.DELTA
+        with contextlib.ExitStack() as stack:
+            report = None
+            if plan.order is not None:
+                report = stack.enter_context(self._engine.reports.report())
+                order = replace(plan.order, report=str(report.path))
+                params.extra_args = order.extra_args()
+            outputs = self._engine.client.generate(item, params, request_id, lora_request=lora)
+            stack_values: dict[str, dict[int, Any]] = {"scores": {}, "logits": {}}
+            done: dict[int, int] = {}
+            late = False
+            async for output in outputs:
+                late = time.monotonic() >= deadline_s and not output.finished
+                if is_whole and not (output.finished or late):
+                    continue
+                if report is not None:
+                    from worker import routines
+
+                    records = report.read()
+                    refuse_failure(records)
+                    for name, held in stack_values.items():
+                        held.update(routines.values(records, name))
+                for one in output.outputs:
+                    extra = self._extra(output, one, plan)
+                    if late and one.finish_reason is None:
+                        extra["finish_reason"] = "max_time"
+                    start = done.get(one.index, 0)
+                    done[one.index] = start + len(one.token_ids)
+                    for name, held in stack_values.items():
+                        if getattr(plan, name):
+                            steps = range(start, done[one.index])
+                            extra[name] = [held.pop(step) for step in steps if step in held]
+                    yield Piece(first + one.index, one.text, tuple(one.token_ids), extra)
+                if late:
+                    await outputs.aclose()
+                    return
+
+    def _extra(self, output: Any, one: Any, plan: Plan) -> dict[str, Any]:
+        """Return what a piece holds beside its text."""
+        if one.finish_reason == "error":
+            raise RequestError(
+                "The engine could not go on with this request; its structured output may be one "
+                "that nothing can match.",
+                code=500,
+            )
+        extra: dict[str, Any] = {}
+        if output.prompt_logprobs is not None:
+            extra["prompt_logprobs"] = _logprobs(output.prompt_token_ids, output.prompt_logprobs)
+        if one.logprobs is not None:
+            extra["logprobs"] = _logprobs(one.token_ids, one.logprobs)
+        if plan.token_ids:
+            extra["token_ids"] = list(one.token_ids)
+        if one.finish_reason is not None:
+            extra["finish_reason"] = one.finish_reason
+            # An end that the job named itself is an end like the model's own.
+            if one.stop_reason is not None and one.stop_reason not in plan.eos:
+                extra["stop_reason"] = one.stop_reason
+        return extra
+
+    async def _rank(
+        self, item: Any, plan: Plan, lora: Any, request_id: str
+    ) -> AsyncIterator[Piece]:
+        """Write `best_of` answers and return the likeliest."""
+        from vllm.sampling_params import RequestOutputKind
+
+        params = plan.params.clone()
+        params.max_tokens = plan.max_tokens(len(item["prompt_token_ids"]))
+        params.output_kind = RequestOutputKind.FINAL_ONLY
+        if plan.order is not None:
+            params.extra_args = plan.order.extra_args()
+        last = None
+        async for output in self._engine.client.generate(
+            item, params, request_id, lora_request=lora
+        ):
+            last = output
+        assert last is not None
+        best = sorted(last.outputs, key=lambda one: one.cumulative_logprob or 0.0, reverse=True)
+        for choice, one in enumerate(best[: plan.ranked]):
+            extra = self._extra(last, one, plan)
+            if self._request.sampling_params.get("logprobs") is None:
+                extra.pop("logprobs", None)  # asked for the ranking's sake
+            yield Piece(choice, one.text, tuple(one.token_ids), extra)
+
+    async def _search(self, item: Any, plan: Plan, lora: Any, index: int) -> AsyncIterator[Piece]:
+        from worker import routines
+
+        prompt = _text_only(item, "num_beams")
+        with self._engine.reports.report() as report:
+            asker = self._asker(plan, lora, report, str(index))
+            answers = await routines.beam_search(asker, prompt, plan.max_tokens(len(prompt)))
+        for choice, answer in enumerate(answers):
+            yield _piece(choice, answer, plan)
+
+    async def _guide(self, item: Any, plan: Plan, lora: Any, index: int) -> AsyncIterator[Piece]:
+        from worker import routines
+
+        assert plan.guidance is not None
+        prompt = _text_only(item, "guidance_scale")
+        negative = plan.guidance.negative
+        if isinstance(negative, str):
+            rendered = await self._rendered(negative, {})
+            negative = list(rendered["prompt_token_ids"])
+        length = plan.max_tokens(len(prompt))
+        for choice in range(plan.params.n):
+            with self._engine.reports.report() as report:
+                asker = self._asker(plan, lora, report, f"{index}-{choice}")
+                answer = await routines.guide(
+                    asker, prompt, negative or prompt[-1:], length, choice
+                )
+            yield _piece(choice, answer, plan)
+
+
+def _piece(choice: int, answer: Any, plan: Plan) -> Piece:
+    extra: dict[str, Any] = {"finish_reason": answer.finish_reason, **answer.values}
+    if answer.score is not None:
+        extra["score"] = answer.score
+    if plan.token_ids:
+        extra["token_ids"] = answer.token_ids
+    return Piece(choice, answer.text, tuple(answer.token_ids), extra)
+
+
+def _text_only(item: Any, name: str) -> list[int]:
+    if item.get("type") == "multimodal":
+        raise RequestError(f"{name} takes text prompts only.", param=name)
+    return list(item["prompt_token_ids"])
+
+
+async def merged(sources: list[AsyncIterator[Piece]]) -> AsyncIterator[Piece]:
+    """Return the pieces of several sources as they come; leaving ends them all."""
+    queue: asyncio.Queue[Piece | None] = asyncio.Queue()
+
+    async def drain(source: AsyncIterator[Piece]) -> None:
+        async for piece in source:
+            queue.put_nowait(piece)
+
+    tasks = [asyncio.ensure_future(drain(source)) for source in sources]
+    everything = asyncio.ensure_future(asyncio.gather(*tasks))
+    everything.add_done_callback(lambda _: queue.put_nowait(None))
+    try:
+        while (piece := await queue.get()) is not None:
+            yield piece
+        await everything
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 def _logprobs(token_ids: Iterable[int], positions: Any) -> list[Any]:

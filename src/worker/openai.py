@@ -15,10 +15,13 @@ from urllib.parse import quote
 
 import msgspec
 
+from worker import sampling
 from worker.batching import Outbox
 from worker.engine import Engine
 from worker.errors import EngineDied, RequestError, nearest, shown
+from worker.reports import Report, refuse_failure
 from worker.request import RouteRequest
+from worker.sampling import Deployment, Turns
 
 # Beside every route under /v1: what answers a client and changes nothing in the server.
 OPEN_ROUTES = frozenset(
@@ -131,6 +134,8 @@ class Call:
         request: RouteRequest,
         engine: Engine,
         routes: Routes,
+        deployment: Deployment,
+        turns: Turns,
         *,
         model: str,
         raw: bool,
@@ -139,6 +144,8 @@ class Call:
         self._request = request
         self._engine = engine
         self._routes = routes
+        self._deployment = deployment
+        self._turns = turns
         self._model = model
         self._raw = raw
         self._told = False  # whether the stream has carried its error in vLLM's own words
@@ -152,7 +159,29 @@ class Call:
         path, _, query = self._request.path.partition("?")
         path, route = self._routes.find(path)
         method = self._method(route)
-        headers, body = self._body(path, route, method)
+        given = self._request.body
+        if isinstance(given, dict) and "generation_parameters" in given:
+            given, plan = sampling.read_body(given, path, self._deployment)
+            async with self._turns.taken(plan.order, is_dear=plan.is_dear):
+                with self._engine.reports.report() as report:
+                    if plan.order is not None:
+                        order = replace(plan.order, report=str(report.path))
+                        given = given | {"vllm_xargs": order.extra_args()}
+                    await self._exchange(path, query, route, method, given, outbox, report)
+            return
+        await self._exchange(path, query, route, method, given, outbox)
+
+    async def _exchange(
+        self,
+        path: str,
+        query: str,
+        route: Route,
+        method: str,
+        given: Any,
+        outbox: Outbox[Any],
+        report: Report | None = None,
+    ) -> None:
+        headers, body = self._body(path, route, method, given)
         exchange = _Exchange(body, outbox)
         scope = {
             "type": "http",
@@ -177,6 +206,8 @@ class Call:
                 cause = error.__cause__  # Starlette wraps what is raised within an answer
                 reason = cause if isinstance(cause, Exception) else error
                 raise self._engine.translate(reason) from error
+        if report is not None:
+            refuse_failure(report.read())
         self._finish(exchange, path, outbox)
 
     def join(self, items: list[Any]) -> Any:
@@ -213,10 +244,9 @@ class Call:
         return "GET" if self._request.body in (None, {}) else "POST"
 
     def _body(
-        self, path: str, route: Route, method: str
+        self, path: str, route: Route, method: str, body: Any
     ) -> tuple[list[tuple[bytes, bytes]], bytes]:
         job_id = ("x-request-id", self._request.job_id)
-        body = self._request.body
         if method == "GET":
             content, headers = b"", [job_id]
         elif route.takes_form:

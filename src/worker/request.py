@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from worker import parameters
 from worker.batching import BatchSizes
 from worker.errors import RequestError, nearest, shown
 
@@ -21,6 +22,7 @@ SHAPES = (
 BATCH_KEYS = ("min_batch_size", "max_batch_size", "batch_size_growth_factor")
 NATIVE_KEYS = (
     "prompt",
+    "prompt_token_ids",
     "messages",
     "model",
     "apply_chat_template",
@@ -125,7 +127,7 @@ def _read_route(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reques
 
 
 def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
-    messages, prompt = given.get("messages"), given.get("prompt")
+    messages, prompt = given.get("messages"), _given_prompt(given)
     if messages is None and prompt is None:
         return None
     _only(given, NATIVE_KEYS)
@@ -142,7 +144,7 @@ def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
     )
     if messages is not None:
         return replace(request, messages=_messages(messages))
-    prompts = _prompts(prompt)
+    prompts = _prompts(prompt, may_be_empty="bos_token_id" in request.sampling_params)
     if not _bool(given, "apply_chat_template"):
         return replace(request, prompts=prompts)
     if len(prompts) != 1 or not isinstance(prompts[0], str):
@@ -152,6 +154,23 @@ def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
             param="apply_chat_template",
         )
     return replace(request, messages=[{"role": "user", "content": prompts[0]}])
+
+
+def _given_prompt(given: dict[str, Any]) -> Any:
+    """Return the prompt; `prompt_token_ids` is another name for token ids, and so is its object."""
+    prompt, ids = given.get("prompt"), given.get("prompt_token_ids")
+    if isinstance(prompt, dict) and set(prompt) == {"prompt_token_ids"}:
+        prompt, ids = None, prompt["prompt_token_ids"]
+    if ids is None:
+        return prompt
+    if prompt is not None:
+        raise RequestError("Give prompt or prompt_token_ids, not both.", param="prompt_token_ids")
+    if not (isinstance(ids, list) and ids and (_is_token_ids(ids) or all(map(_is_token_ids, ids)))):
+        raise RequestError(
+            "prompt_token_ids must be a list of token ids, or a list of such lists.",
+            param="prompt_token_ids",
+        )
+    return ids
 
 
 def _messages(value: Any) -> list[Any]:
@@ -169,7 +188,9 @@ def _messages(value: Any) -> list[Any]:
     return value
 
 
-def _prompts(value: Any) -> tuple[Prompt, ...]:
+def _prompts(value: Any, *, may_be_empty: bool) -> tuple[Prompt, ...]:
+    if value in ("", []) and may_be_empty:
+        return ("",)
     prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
     if not prompts or not all(
         (isinstance(prompt, str) and prompt) or (prompt and _is_token_ids(prompt))
@@ -177,7 +198,7 @@ def _prompts(value: Any) -> tuple[Prompt, ...]:
     ):
         raise RequestError(
             "prompt must be a text, a list of token ids, or a list of either, and none of them "
-            "empty.",
+            "empty. (An empty one starts from the bos_token_id that sampling_params name.)",
             param="prompt",
         )
     return tuple(prompts)
@@ -269,11 +290,8 @@ def _only(given: dict[str, Any], known: tuple[str, ...], body: str = "sampling_p
     for key in given:
         if key in known:
             continue
-        if body == "sampling_params":
-            from worker import sampling
-
-            if key in sampling.names():
-                raise RequestError(f'{key} belongs in "sampling_params".', param=key)
+        if body == "sampling_params" and key in parameters.BY_NAME:
+            raise RequestError(f'{key} belongs in "sampling_params".', param=key)
         raise RequestError(
             f"{_unknown(key, known).strip()} "
             f'Known: {", ".join(known)}; anything else belongs in "{body}".'

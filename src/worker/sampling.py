@@ -1,69 +1,816 @@
-"""A job's `sampling_params` become vLLM's `SamplingParams`."""
+"""A job's `sampling_params` become a plan: vLLM's `SamplingParams` and what goes around them.
 
-from collections.abc import Mapping
+Names and ranges are the table's (`parameters`). What is not given comes from the model's
+`generation_config.json`: what vLLM reads of it as vLLM reads it, of the rest the parameters of the
+chain and of the routines as transformers has them; then from DEFAULT_MAX_TOKENS and from vLLM.
+As soon as a request needs the chain, everything that transformers orders runs in the chain, and
+vLLM's own fields stay neutral.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
 
+from worker import parameters
 from worker.errors import RequestError, nearest, shown
+from worker.parameters import BY_NAME, Parameter
 
 if TYPE_CHECKING:  # importing vLLM takes seconds, and the start has things to say before
     from vllm.sampling_params import SamplingParams
 
-# Fields of SamplingParams that belong to the worker or to vLLM itself. `extra_args` reaches
-# connectors that read file paths from it.
-_INTERNAL = {
-    "extra_args",
-    "output_kind",
-    "output_text_buffer_length",
-    "routed_experts_prompt_start",
-    "skip_clone",
-    "trace_decode_token_ids",
+    from worker.chain import Order
+
+log = logging.getLogger("worker")
+
+# Given in both dialects with two values, each of these pairs contradicts itself.
+SAME_THING = (
+    ("max_tokens", "max_new_tokens"),
+    ("max_tokens", "max_length"),
+    ("min_tokens", "min_new_tokens"),
+    ("min_tokens", "min_length"),
+    ("n", "num_return_sequences"),
+    ("stop", "stop_strings"),
+)
+WARPERS = (
+    "temperature",
+    "top_h",
+    "top_k",
+    "top_p",
+    "min_p",
+    "typical_p",
+    "epsilon_cutoff",
+    "eta_cutoff",
+)
+CHAIN_WARPERS = ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
+# Of the model's generation_config.json, beside what vLLM reads.
+INHERITED = (
+    *(p.name for p in parameters.PARAMETERS if p.kind == "chain"),
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "guidance_scale",
+)
+# With these values a parameter of the chain does nothing.
+NEUTRAL: Mapping[str, Any] = {
+    "min_new_tokens": 0,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "renormalize_logits": False,
+    "remove_invalid_values": False,
 }
+# vLLM's fields that mean nothing to requests of one token each, which the routines send.
+NOT_IN_ROUTINES = (
+    "presence_penalty",
+    "frequency_penalty",
+    "min_tokens",
+    "logprobs",
+    "prompt_logprobs",
+    "structured_outputs",
+    "repetition_detection",
+    "thinking_token_budget",
+    "bad_words",
+)
+# Raises vLLM's lower bound, below which it changes a temperature without a word.
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one job may cost; each is a variable of the same name."""
+
+    max_num_beams: int = 16
+    max_sequences: int = 1024
+    max_scores: int = 20
+    max_word_sequences: int = 128
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What a request's parameters are judged by: the engine's facts and the limits.
+
+    `defaults` is what vLLM reads of the model's generation_config.json, `inherited` the rest of
+    it; `eos` are token ids. `no_chain` says why there is no chain; empty where it runs.
+    """
+
+    vocab_size: int
+    max_model_len: int
+    eos: tuple[int, ...] = ()
+    has_tokenizer: bool = True
+    engine_options: Mapping[str, Any] = field(default_factory=dict)
+    defaults: Mapping[str, Any] = field(default_factory=dict)
+    inherited: Mapping[str, Any] = field(default_factory=dict)
+    default_max_tokens: int = 100
+    limits: Limits = field(default_factory=Limits)
+    no_chain: str = ""
+
+    @classmethod
+    def of(cls, config: Any, **others: Any) -> "Deployment":
+        """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
+        model = config.model_config
+        given = dict(model.try_get_generation_config())
+        given |= model.override_generation_config
+        eos = given.get("eos_token_id", getattr(model.hf_text_config, "eos_token_id", None))
+        speculative = config.speculative_config
+        deployment = cls(
+            vocab_size=model.get_vocab_size(),
+            max_model_len=model.max_model_len,
+            eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+            has_tokenizer=not model.skip_tokenizer_init,
+            engine_options={
+                "enforce_eager": model.enforce_eager,
+                "kv_cache_dtype": config.cache_config.cache_dtype,
+                "speculative_config": speculative
+                and {
+                    name: getattr(speculative, name, None)
+                    for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
+                },
+            },
+            defaults=model.get_diff_sampling_param(),
+            **others,
+        )
+        if model.generation_config == "vllm":
+            given = dict(model.override_generation_config)
+        return replace(deployment, inherited=_inherited(given, deployment))
+
+
+def _inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
+    kept = {}
+    for name in INHERITED:
+        value = given.get(name)
+        if value is None or value == NEUTRAL.get(name):
+            continue
+        try:
+            kept[name] = _checked(BY_NAME[name], name, value, deployment)
+        except RequestError as error:
+            log.warning("generation_config.json is not followed: %s", error.message)
+    return kept
+
+
+@dataclass(frozen=True)
+class Beams:
+    """A beam search: `width` beams, of which the `returned` best come back."""
+
+    width: int
+    returned: int
+    length_penalty: float
+    early_stopping: bool | str
+    do_sample: bool
+
+
+@dataclass(frozen=True)
+class Guidance:
+    """Classifier-free guidance; `negative` is a text, token ids, or the prompt's last token."""
+
+    scale: float
+    negative: str | list[int] | None
+
+
+class Turns:
+    """How many requests may run the chain at once: it runs inside every request's step.
+
+    The others wait. Used on the engine's loop.
+    """
+
+    def __init__(self, chains: int, dear: int) -> None:
+        self._chains = asyncio.Semaphore(chains)
+        self._dear = asyncio.Semaphore(dear)
+
+    @asynccontextmanager
+    async def taken(self, order: "Order | None", *, is_dear: bool) -> AsyncIterator[None]:
+        async with AsyncExitStack() as stack:
+            if order is not None:
+                if is_dear:
+                    await stack.enter_async_context(self._dear)
+                await stack.enter_async_context(self._chains)
+            yield
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a native job asks of the engine, but for what depends on the prompt's length.
+
+    `params` is for one request; `order` is None where vLLM's own fields do it all. `scores` and
+    `logits` are the values of each token that the reply holds. `ranked` answers remain of best_of.
+    `eos` is what the job itself says.
+    """
+
+    params: "SamplingParams"
+    order: "Order | None"
+    has_length: bool
+    max_length: int | None
+    beams: Beams | None
+    guidance: Guidance | None
+    heal: bool
+    max_time_s: float | None
+    scores: int
+    logits: int
+    ranked: int | None
+    token_ids: bool
+    eos: tuple[int, ...]
+    bos: int | None
+    deployment: Deployment
+    warnings: tuple[str, ...]
+
+    @property
+    def sequences(self) -> int:
+        """How many answers there are for each prompt."""
+        if self.beams:
+            return self.beams.returned
+        return self.ranked or int(self.params.n)
+
+    @property
+    def is_dear(self) -> bool:
+        """Whether a watermark is asked for whose every token costs thousands of operations."""
+        watermark = (self.order.fields if self.order else {}).get("watermarking_config") or {}
+        return "keys" in watermark or watermark.get("seeding_scheme") == "selfhash"
+
+    def max_tokens(self, prompt_tokens: int) -> int:
+        """Return how many tokens an answer to a prompt of this length may have.
+
+        Raises RequestError where max_length or min_length leaves no room.
+        """
+        wanted = self.params.max_tokens
+        assert wanted is not None
+        if self.max_length is not None:
+            if prompt_tokens >= self.max_length:
+                raise RequestError(
+                    f"max_length={self.max_length} counts the prompt, which has {prompt_tokens} "
+                    "tokens already. max_new_tokens counts the answer alone.",
+                    param="max_length",
+                    type="invalid_parameter",
+                )
+            wanted = self.max_length - prompt_tokens
+        fields = self.order.fields if self.order else {}
+        least = fields.get("min_new_tokens") or fields.get("min_length", 0) - prompt_tokens
+        if least > wanted:
+            if self.has_length:
+                name = "min_new_tokens" if fields.get("min_new_tokens") else "min_length"
+                raise RequestError(
+                    f"{name}={fields[name]} asks for more tokens than the {wanted} that the "
+                    "answer may have.",
+                    param=name,
+                    type="invalid_parameter",
+                )
+            wanted = least
+        return int(min(wanted, self.deployment.max_model_len - prompt_tokens))
+
+
+def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> Plan:
+    """Check a job's parameters and plan what they ask for.
+
+    Raises RequestError naming the parameter; its type is invalid_parameter,
+    unsupported_parameter or deployment_parameter.
+    """
+    from vllm.sampling_params import RequestOutputKind
+
+    warnings: list[str] = []
+    asked = _asked(given, deployment, warnings)
+    _refuse_contradictions(asked)
+    asked = _modern(asked)
+    own = set(asked)  # what the job itself says, before the model's defaults
+    for name, value in deployment.inherited.items():
+        if name == "min_length" and own & {"min_new_tokens", "min_tokens", "min_length"}:
+            continue
+        asked.setdefault(name, value)
+    beams, guidance = _beams(asked, deployment), _guidance(asked)
+    _limit(asked, deployment, beams)
+    samples = _samples(asked, own, deployment, beams is not None, warnings)
+    _warn_idle(asked, own, beams, warnings)
+    scores, logits = (
+        _count(asked.get(name), name, deployment.limits.max_scores)
+        for name in ("output_scores", "output_logits")
+    )
+    if beams or guidance:
+        _refuse_beside_routine(asked, "num_beams" if beams else "guidance_scale", scores or logits)
+    heal = asked.get("token_healing", False)
+    order = _order(asked, deployment, samples, bool(beams or guidance), scores, logits)
+    if (order or heal) and deployment.no_chain:
+        name = _chain_name(asked, own)
+        raise RequestError(
+            f"{name} needs the logits processor, which this worker runs without: "
+            f"{deployment.no_chain}",
+            param=name,
+            type="deployment_parameter",
+        )
+    if heal and not deployment.has_tokenizer:
+        raise _no_tokenizer("token_healing")
+    fields = _fields(asked, deployment, samples, order is not None)
+    ranked = asked.get("best_of")
+    if ranked:
+        # vLLM sums a sequence's log-probability only where some are asked for.
+        fields |= {"n": ranked, "logprobs": fields.get("logprobs") or 0}
+    if fields.get("n", 1) > 1 and not samples and not beams:
+        name = next((n for n in ("num_return_sequences", "n", "best_of") if n in given), "n")
+        raise RequestError(
+            f"{name}={fields['n']}: without sampling all answers would be the same. Give a "
+            "temperature above 0, do_sample: true, or num_beams.",
+            param=name,
+            type="invalid_parameter",
+        )
+    if beams:
+        fields["n"] = 1
+    params = _params(fields)
+    params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
+    has_length = bool(own & {"max_tokens", "max_new_tokens", "max_length"})
+    if params.max_tokens is None:
+        params.max_tokens = max(deployment.default_max_tokens, params.min_tokens)
+    return Plan(
+        params=params,
+        order=order,
+        has_length=has_length,
+        max_length=None if own & {"max_new_tokens", "max_tokens"} else asked.get("max_length"),
+        beams=beams,
+        guidance=guidance,
+        heal=heal,
+        max_time_s=asked.get("max_time"),
+        scores=scores,
+        logits=logits,
+        ranked=asked.get("n", 1) if ranked else None,
+        token_ids=asked.get("return_token_ids", False),
+        eos=tuple(asked.get("eos_token_id", ())),
+        bos=asked.get("bos_token_id"),
+        deployment=deployment,
+        warnings=tuple(warnings),
+    )
+
+
+# What a body of these routes may say of the same things.
+BODY_ROUTES = ("/v1/chat/completions", "/v1/completions")
+SHARED = (
+    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "n", "min_tokens"),
+    *("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"),
+)
+# Of vLLM's own, what these routes have as a field of the same meaning.
+OF_THE_BODY = (
+    *("presence_penalty", "frequency_penalty", "seed", "logit_bias", "allowed_token_ids"),
+    *("bad_words", "structured_outputs", "skip_special_tokens", "spaces_between_special_tokens"),
+)
+
+
+def read_body(
+    body: Mapping[str, Any], path: str, deployment: Deployment
+) -> tuple[dict[str, Any], Plan]:
+    """Turn `generation_parameters` in an OpenAI body into fields that vLLM's route knows.
+
+    Returns the new body, without what carries the chain's order, and the plan. Raises RequestError
+    for a route that has no such field, for a name that needs a routine, and for a contradiction
+    between the two ways to say a thing.
+    """
+    given = body["generation_parameters"]
+    if path not in BODY_ROUTES:
+        raise _not_here(f"{path} takes no generation_parameters; {' and '.join(BODY_ROUTES)} do.")
+    if not isinstance(given, dict):
+        raise _not_here(f"generation_parameters={shown(given)} must be an object.")
+    for name in given:
+        parameter = BY_NAME.get(name)
+        if parameter and (
+            parameter.kind in ("routine", "output")
+            or name in ("max_length", "bos_token_id")
+            or (name in _vllm_names() and name not in (*SHARED, *OF_THE_BODY, "max_tokens"))
+        ):
+            raise _not_here(f"{name} cannot be one of the generation_parameters of {path}.", name)
+    if body.get("use_beam_search"):
+        raise _not_here("use_beam_search on this route is vLLM's own, which takes no chain.")
+    said = {name: body[name] for name in SHARED if body.get(name) is not None}
+    longest = body.get("max_completion_tokens", body.get("max_tokens"))
+    if longest is not None:
+        said["max_tokens"] = longest
+    for name, value in given.items():
+        if value is not None and said.get(name, value) != value:
+            raise _contradiction(name, said[name], f"generation_parameters.{name}", value)
+    plan = read(said | given, deployment, stream=bool(body.get("stream")))
+    if body.get("vllm_xargs") is not None and plan.order is not None:
+        raise _not_here("vllm_xargs cannot be combined with these generation_parameters.")
+    fields = {name: getattr(plan.params, name) for name in SHARED}
+    if plan.has_length:
+        fields["max_tokens"] = plan.params.max_tokens
+    guided = {name[7:]: value for name, value in given.items() if name.startswith("guided_")}
+    if guided:
+        fields["structured_outputs"] = guided
+    fields |= {name: value for name, value in given.items() if name in OF_THE_BODY}
+    gone = ("generation_parameters", "max_completion_tokens" if plan.has_length else "")
+    return {name: value for name, value in body.items() if name not in gone} | fields, plan
+
+
+def _not_here(sentence: str, name: str = "generation_parameters") -> RequestError:
+    return RequestError(sentence, param=name, type="unsupported_parameter")
+
+
+def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]) -> dict[str, Any]:
+    """Return the parameters under the table's names, each checked."""
+    asked: dict[str, Any] = {}
+    came_as: dict[str, str] = {}
+    for name, value in given.items():
+        parameter = BY_NAME.get(name)
+        if parameter is None:
+            hint = nearest(name, parameters.names())
+            raise RequestError(
+                f"sampling_params has no parameter {shown(name)}."
+                f"{hint or ' The page docs/parameters.md lists them all.'}",
+                param=name,
+                type="unsupported_parameter",
+            )
+        if value is None:
+            continue
+        value = _checked(parameter, name, value, deployment)
+        known = came_as.setdefault(parameter.name, name)
+        if known != name and asked.get(parameter.name) != value:
+            raise _contradiction(known, given[known], name, given[name])
+        if parameter.name == "use_cache" and value is False:
+            warnings.append("use_cache=false has no effect: vLLM always caches.")
+        if parameter.kind not in ("deployment", "refused"):
+            asked[parameter.name] = value
+    return asked
+
+
+def _checked(parameter: Parameter, name: str, value: Any, deployment: Deployment) -> Any:
+    if parameter.check is not None:
+        try:
+            value = parameter.check.read(value, deployment)
+        except ValueError as error:
+            reason = str(error) or f"be {parameter.check.allowed}"
+            raise RequestError(
+                f"{name}={shown(value)}: it must {reason}.",
+                param=name,
+                type="invalid_parameter",
+            ) from None
+    if parameter.kind == "refused" and not parameter.fits(value, deployment):
+        raise RequestError(
+            f"{name} is not supported. {parameter.differs}",
+            param=name,
+            type="unsupported_parameter",
+        )
+    if parameter.kind == "deployment" and not parameter.fits(value, deployment):
+        raise RequestError(
+            f"{name}={shown(value)}: this is fixed when the worker starts, and here it is "
+            f"different ({_current(parameter.option, deployment)}). The variable "
+            f"{parameter.option} sets it.",
+            param=name,
+            type="deployment_parameter",
+        )
+    return value
+
+
+def _current(option: str, deployment: Deployment) -> str:
+    if option == "MAX_MODEL_LEN":
+        return f"max_model_len={deployment.max_model_len}"
+    name = option.lower()
+    return f"{name}={shown(deployment.engine_options.get(name))}"
+
+
+def _contradiction(one: str, value: Any, other: str, other_value: Any) -> RequestError:
+    return RequestError(
+        f"{one}={shown(value)} and {other}={shown(other_value)} contradict each other: give one "
+        "of them.",
+        param=other,
+        type="invalid_parameter",
+    )
+
+
+def _refuse_contradictions(asked: Mapping[str, Any]) -> None:
+    for one, other in SAME_THING:
+        if one in asked and other in asked and asked[one] != asked[other]:
+            raise _contradiction(one, asked[one], other, asked[other])
+    opposites = [
+        ("ignore_eos", True, "eos_token_id"),
+        ("include_stop_str_in_output", False, "stop_strings"),
+        ("detokenize", False, "stop_strings"),
+        ("do_sample", True, "temperature") if asked.get("temperature") == 0 else None,
+        ("use_beam_search", True, "num_beams") if asked.get("num_beams") == 1 else None,
+        ("use_beam_search", False, "num_beams") if asked.get("num_beams", 1) > 1 else None,
+        ("negative_prompt", asked.get("negative_prompt"), "negative_prompt_ids"),
+        ("structured_outputs", asked.get("structured_outputs"), guided)
+        if (guided := next((name for name in asked if name.startswith("guided_")), None))
+        else None,
+    ]
+    for entry in opposites:
+        if entry is None:
+            continue
+        one, value, other = entry
+        if one in asked and other in asked and asked[one] == value:
+            raise _contradiction(one, value, other, asked[other])
+    for low, high in (
+        ("min_new_tokens", "max_new_tokens"),
+        ("min_new_tokens", "max_tokens"),
+        ("min_length", "max_length"),
+    ):
+        if asked.get(low, 0) > asked.get(high, 2**62):
+            raise _contradiction(low, asked[low], high, asked[high])
+
+
+def _modern(asked: dict[str, Any]) -> dict[str, Any]:
+    """Put older names and both dialects' spellings of one thing under one name."""
+    asked = dict(asked)
+    if "num_return_sequences" in asked:
+        asked["n"] = asked.pop("num_return_sequences")
+    n, best_of = asked.get("n", 1), asked.get("best_of")
+    if best_of is not None and best_of < n:
+        raise RequestError(
+            f"best_of={best_of} is less than the n={n} answers to choose from it.",
+            param="best_of",
+            type="invalid_parameter",
+        )
+    if asked.pop("use_beam_search", False):
+        width = asked.get("num_beams", best_of or n)
+        if width < 2:
+            raise RequestError(
+                "use_beam_search needs the number of beams: best_of (or n) of at least 2.",
+                param="use_beam_search",
+                type="invalid_parameter",
+            )
+        asked["num_beams"] = width
+        asked.pop("best_of", None)
+    elif best_of == n or asked.get("num_beams", 1) > 1:
+        asked.pop("best_of", None)
+    guided = {
+        name.removeprefix("guided_"): asked.pop(name)
+        for name in list(asked)
+        if name.startswith("guided_")
+    }
+    if guided:
+        asked["structured_outputs"] = guided
+    return asked
+
+
+def _beams(asked: Mapping[str, Any], deployment: Deployment) -> Beams | None:
+    width, returned = asked.get("num_beams", 1), asked.get("n", 1)
+    if width == 1:
+        return None
+    most = deployment.limits.max_num_beams
+    if width > most:
+        raise RequestError(
+            f"num_beams={width} is more than the {most} that this worker allows (MAX_NUM_BEAMS).",
+            param="num_beams",
+            type="invalid_parameter",
+        )
+    if returned > width:
+        raise RequestError(
+            f"num_return_sequences={returned} is more than num_beams={width}.",
+            param="num_return_sequences",
+            type="invalid_parameter",
+        )
+    return Beams(
+        width,
+        returned,
+        asked.get("length_penalty", 1.0),
+        asked.get("early_stopping", False),
+        asked.get("do_sample", False),
+    )
+
+
+def _guidance(asked: Mapping[str, Any]) -> Guidance | None:
+    scale = asked.get("guidance_scale", 1.0)
+    negative = asked.get("negative_prompt", asked.get("negative_prompt_ids"))
+    if scale == 1:
+        if negative is not None:
+            name = "negative_prompt" if "negative_prompt" in asked else "negative_prompt_ids"
+            raise RequestError(
+                f"{name} needs a guidance_scale other than 1 beside it.",
+                param=name,
+                type="invalid_parameter",
+            )
+        return None
+    if asked.get("num_beams", 1) > 1:
+        raise RequestError(
+            "guidance_scale cannot be combined with num_beams.",
+            param="guidance_scale",
+            type="unsupported_parameter",
+        )
+    return Guidance(scale, negative)
+
+
+def _limit(asked: Mapping[str, Any], deployment: Deployment, beams: Beams | None) -> None:
+    limits = deployment.limits
+    n = max(asked.get("n", 1), asked.get("best_of", 1))
+    if n > limits.max_sequences and not beams:
+        raise RequestError(
+            f"n={n:,} is more than the {limits.max_sequences:,} answers that one job may have "
+            "(MAX_SEQUENCES).",
+            param="n",
+            type="invalid_parameter",
+        )
+    words = [
+        *asked.get("bad_words_ids", ()),
+        *(ids for ids, _ in asked.get("sequence_bias", ())),
+    ]
+    several = sum(len(ids) > 1 for ids in words)
+    if several > limits.max_word_sequences:
+        raise RequestError(
+            f"bad_words_ids and sequence_bias have {several:,} sequences of several tokens, and "
+            f"this worker allows {limits.max_word_sequences:,} (MAX_WORD_SEQUENCES): each costs "
+            "time at every token.",
+            param="bad_words_ids" if "bad_words_ids" in asked else "sequence_bias",
+            type="invalid_parameter",
+        )
+
+
+def _samples(
+    asked: dict[str, Any],
+    own: set[str],
+    deployment: Deployment,
+    has_beams: bool,
+    warnings: list[str],
+) -> bool:
+    """Say whether tokens are drawn, and settle `temperature`."""
+    do_sample = asked.get("do_sample")
+    temperature = asked.get("temperature", deployment.defaults.get("temperature", 1.0))
+    warpers = [name for name in WARPERS if name in own]
+    if do_sample is None:
+        if "temperature" in own or not any(name in own for name in CHAIN_WARPERS):
+            do_sample = temperature > 0 and not has_beams
+        else:
+            do_sample = not has_beams
+    if do_sample:
+        asked["temperature"] = temperature or 1.0
+    else:
+        idle = [name for name in warpers if name != "temperature" or asked[name] not in (0, 1)]
+        if idle:
+            warnings.append(f"{', '.join(idle)}: no effect without sampling.")
+    return bool(do_sample)
+
+
+def _warn_idle(
+    asked: Mapping[str, Any], own: set[str], beams: Beams | None, warnings: list[str]
+) -> None:
+    if not beams:
+        idle = [name for name in ("length_penalty", "early_stopping") if name in own]
+        if idle:
+            warnings.append(f"{', '.join(idle)}: no effect without num_beams.")
+    if "max_length" in own and own & {"max_new_tokens"}:
+        warnings.append("max_length: max_new_tokens wins over it.")
+    if "min_length" in own and asked.get("min_new_tokens") is not None and "min_new_tokens" in own:
+        warnings.append("min_length: min_new_tokens wins over it.")
+
+
+def _count(value: Any, name: str, most: int) -> int:
+    if value is None or value is False:
+        return 0
+    if value is True:
+        return most
+    if value > most:
+        raise RequestError(
+            f"{name}={value} is more than the {most} values for each token that this worker "
+            "returns (MAX_SCORES).",
+            param=name,
+            type="invalid_parameter",
+        )
+    return int(value)
+
+
+def _refuse_beside_routine(asked: Mapping[str, Any], routine: str, values: int) -> None:
+    names = [name for name in (*NOT_IN_ROUTINES, "best_of") if asked.get(name)]
+    if values and routine == "num_beams":
+        names += [name for name in ("output_scores", "output_logits") if asked.get(name)]
+    if names:
+        raise RequestError(
+            f"{names[0]} cannot be combined with {routine}.",
+            param=names[0],
+            type="unsupported_parameter",
+        )
+
+
+def _order(
+    asked: Mapping[str, Any],
+    deployment: Deployment,
+    samples: bool,
+    is_routine: bool,
+    scores: int,
+    logits: int,
+) -> "Order | None":
+    """Return what the chain has to do, or None where vLLM's own fields are enough."""
+    fields = {
+        parameter.name: asked[parameter.name]
+        for parameter in parameters.PARAMETERS
+        if parameter.kind == "chain"
+        and parameter.name in asked
+        and (samples or parameter.name not in CHAIN_WARPERS)
+        and asked[parameter.name] != NEUTRAL.get(parameter.name)
+    }
+    if not (fields or is_routine or scores or logits or (samples and _beyond_vllm(asked))):
+        return None
+    from worker.chain import Order
+
+    defaults = deployment.defaults
+    penalty = asked.get("repetition_penalty", defaults.get("repetition_penalty", 1.0))
+    if penalty != 1:
+        fields["repetition_penalty"] = float(penalty)
+    fields |= {"do_sample": samples, "top_k": 0}
+    if samples:
+        fields["temperature"] = float(asked["temperature"])
+        for name in ("top_k", "top_p", "min_p"):
+            value = asked.get(name, defaults.get(name))
+            if value is not None:
+                fields[name] = value
+        fields["top_k"] = max(fields["top_k"], 0)
+        if not fields.get("min_p"):
+            fields.pop("min_p", None)
+    eos = asked.get("eos_token_id", deployment.eos)
+    if asked.get("ignore_eos"):
+        eos = ()
+    return Order(
+        fields=fields,
+        eos=tuple(eos),
+        scores=scores,
+        logits=logits,
+    )
+
+
+def _beyond_vllm(asked: Mapping[str, Any]) -> bool:
+    """Say whether vLLM would refuse or change what transformers understands."""
+    temperature = asked["temperature"]
+    top_p = asked.get("top_p", 1.0)
+    return bool(
+        temperature > MOST_TEMPERATURE
+        or temperature < LEAST_TEMPERATURE
+        or top_p == 0
+        or (top_p < 1 and asked.get("min_p"))  # in another order
+    )
+
+
+def _chain_name(asked: Mapping[str, Any], own: set[str]) -> str:
+    """Return the parameter because of which a request needs the chain."""
+    kinds = ("chain", "routine", "output")
+    needing = [name for name in asked if BY_NAME[name].kind in kinds]
+    return next((name for name in needing if name in own), needing[0] if needing else "temperature")
+
+
+def _fields(
+    asked: Mapping[str, Any], deployment: Deployment, samples: bool, has_order: bool
+) -> dict[str, Any]:
+    """Return the fields of vLLM's SamplingParams."""
+    fields: dict[str, Any] = {"max_tokens": None} | dict(deployment.defaults)
+    fields |= {name: value for name, value in asked.items() if name in _vllm_names()}
+    if not samples:
+        fields["temperature"] = 0.0
+    if "max_new_tokens" in asked:
+        fields["max_tokens"] = asked["max_new_tokens"]
+    if "stop_strings" in asked:
+        fields |= {"stop": asked["stop_strings"], "include_stop_str_in_output": True}
+    if "eos_token_id" in asked:
+        ids = [*asked["eos_token_id"], *fields.get("stop_token_ids", ())]
+        fields |= {"ignore_eos": True, "stop_token_ids": ids}
+    if has_order:
+        fields |= {
+            "temperature": 1.0 if samples else 0.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "repetition_penalty": 1.0,
+        }
+    if not deployment.has_tokenizer:
+        for name in ("stop", "stop_strings", "bad_words"):
+            if asked.get(name):
+                raise _no_tokenizer(name)
+        fields["detokenize"] = False
+    return fields
+
+
+def _no_tokenizer(name: str) -> RequestError:
+    return RequestError(
+        f"{name} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT).",
+        param=name,
+        type="deployment_parameter",
+    )
 
 
 @cache
-def names() -> frozenset[str]:
-    """Return the names that `sampling_params` may hold: vLLM's own fields."""
+def _vllm_names() -> frozenset[str]:
     from vllm.sampling_params import SamplingParams
 
-    fields = (field.name for field in msgspec.structs.fields(SamplingParams))
-    return frozenset(n for n in fields if not n.startswith("_") and n not in _INTERNAL)
+    fields = {one.name for one in msgspec.structs.fields(SamplingParams)}
+    return frozenset(name for name in BY_NAME if name in fields)
 
 
-def read(
-    given: Mapping[str, Any],
-    *,
-    defaults: Mapping[str, Any],
-    default_max_tokens: int,
-    stream: bool,
-) -> "SamplingParams":
-    """Check a job's parameters and make vLLM's value of them.
-
-    What the job leaves out (or gives as null) comes from `defaults`, the model's
-    `generation_config.json` as vLLM reads it, then from `default_max_tokens`, then from vLLM.
-    Raises RequestError naming the parameter.
-    """
+def _params(fields: Mapping[str, Any]) -> "SamplingParams":
     from vllm.exceptions import VLLMValidationError
-    from vllm.sampling_params import RequestOutputKind
 
-    chosen = dict(defaults) | _known(given)
-    has_length = "max_tokens" in chosen
+    _refuse_unknown_fields(fields)
+    for name, value in fields.items():
+        if type(value) is int and not -(2**63) <= value < 2**63:  # the engine speaks MessagePack
+            raise RequestError(
+                f"{name} must fit into 64 bits.", param=name, type="invalid_parameter"
+            )
     try:
-        params = _adapter().validate_python({"max_tokens": None} | chosen)
+        return _adapter().validate_python(fields)
     except ValidationError as error:
         name, reason = _first(error)
         raise RequestError(
-            f"sampling_params.{name}={shown(chosen.get(name))}: {reason}.", param=name
+            f"{name}={shown(fields.get(name))}: {reason}.", param=name, type="invalid_parameter"
         ) from None
     except (VLLMValidationError, ValueError) as error:  # vLLM's own ranges, in its own words
         raise _refusal(error) from None
-    if not has_length:
-        params.max_tokens = max(default_max_tokens, params.min_tokens)
-    params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
-    return params
 
 
 @cache
@@ -73,36 +820,23 @@ def _adapter() -> "TypeAdapter[SamplingParams]":
     return TypeAdapter(SamplingParams)
 
 
-def _known(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the job really asks for; refuse a name that vLLM would ignore or not know."""
+def _refuse_unknown_fields(fields: Mapping[str, Any]) -> None:
     from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
 
-    asked = {name: value for name, value in given.items() if value is not None}
-    best_of, n = asked.pop("best_of", None), asked.get("n", 1)
-    if best_of not in (None, n):
-        raise RequestError(
-            f"best_of={shown(best_of)} differs from n={shown(n)}, and vLLM no longer ranks what it "
-            "writes: ask for n sequences and choose among them.",
-            param="best_of",
-        )
-    for name in given:
-        if name not in names() and name != "best_of":
-            hint = nearest(name, names()) or f" Known: {', '.join(sorted(names()))}."
-            raise RequestError(f"sampling_params has no parameter {shown(name)}.{hint}", param=name)
-    for name, value in asked.items():
-        if type(value) is int and not -(2**63) <= value < 2**63:  # the engine speaks MessagePack
-            raise RequestError(f"{name} must fit into 64 bits.", param=name)
     groups = {
         "structured_outputs": StructuredOutputsParams,
         "repetition_detection": RepetitionDetectionParams,
     }
     for name, group in groups.items():
-        fields = [field for field in group.__dataclass_fields__ if not field.startswith("_")]
-        for key in asked[name] if isinstance(asked.get(name), dict) else ():
-            if key not in fields:  # pydantic would drop it without a word
-                hint = nearest(key, fields) or f" Known: {', '.join(fields)}."
-                raise RequestError(f"{name} has no field {shown(key)}.{hint}", param=name)
-    return asked
+        known = [one for one in group.__dataclass_fields__ if not one.startswith("_")]
+        for key in fields[name] if isinstance(fields.get(name), dict) else ():
+            if key not in known:  # pydantic would drop it without a word
+                hint = nearest(key, known) or f" Known: {', '.join(known)}."
+                raise RequestError(
+                    f"{name} has no field {shown(key)}.{hint}",
+                    param=name,
+                    type="invalid_parameter",
+                )
 
 
 def _refusal(error: Exception) -> RequestError:
@@ -110,13 +844,15 @@ def _refusal(error: Exception) -> RequestError:
     # sentences end in the whole Python object.
     sentence = str(error.args[0] if error.args else error).split(": {")[0].rstrip(".") + "."
     first = sentence.split()[0].strip("`.")
-    return RequestError(sentence, param=first if first in names() else None)
+    return RequestError(
+        sentence, param=first if first in BY_NAME else None, type="invalid_parameter"
+    )
 
 
 def _first(error: ValidationError) -> tuple[str, str]:
     # Pydantic tries "an object of these fields" and "an instance of the class", and reports both.
     for detail in error.errors(include_url=False):
         for step in detail["loc"]:
-            if step in names():
+            if step in BY_NAME:
                 return str(step), detail["msg"]
     return "?", error.errors(include_url=False)[0]["msg"]

@@ -1,0 +1,1098 @@
+"""The table of generation parameters: what a job may ask for, and what becomes of it.
+
+One row a parameter. The reading, the error sentences and the documentation page come from here.
+Hugging Face's names are those of transformers 5.19's GenerationConfig, vLLM's those of vLLM 0.32's
+SamplingParams.
+"""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+Kind = Literal["native", "chain", "routine", "output", "deployment", "refused"]
+
+KINDS: Mapping[Kind, str] = {
+    "native": "a field of vLLM's own",
+    "chain": "transformers' own processor, run inside the engine",
+    "routine": "several engine requests for one answer",
+    "output": "what the reply holds",
+    "deployment": "fixed when the worker starts",
+    "refused": "refused with a sentence",
+}
+
+MOST_STOP_STRINGS = 256
+MOST_IDS = 1_000_000
+
+
+class Facts(Protocol):
+    """What a check may have to know of the engine."""
+
+    @property
+    def vocab_size(self) -> int: ...
+    @property
+    def max_model_len(self) -> int: ...
+    @property
+    def engine_options(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Check:
+    """What a value must be: `allowed` ends the sentence "… must be …", `read` judges.
+
+    `read` returns the value as the engine wants it, or raises ValueError, whose text, where it has
+    one, replaces `allowed`.
+    """
+
+    allowed: str
+    read: Callable[[Any, Facts], Any]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One row. `check` is None where vLLM itself judges the value.
+
+    `becomes` says what it turns into here, `differs` what a user of the reference will notice. For
+    a deployment parameter `option` names the variable that sets it, and `fits` says whether the
+    value is what this worker does anyway. For a refused one `differs` is the sentence's end.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    check: Check | None = None
+    becomes: str = ""
+    differs: str = ""
+    example: Any = None
+    aliases: tuple[str, ...] = ()
+    reference: Literal["Hugging Face", "vLLM", "both"] = "Hugging Face"
+    option: str = ""
+    fits: Callable[[Any, Facts], bool] = field(default=lambda _value, _facts: False)
+
+
+def whole(least: int, most: int | None = None) -> Check:
+    between = f"from {least} to {most:,}" if most is not None else f"of at least {least}"
+
+    def read(value: Any, _: Facts) -> int:
+        value = _from_text(value)
+        if type(value) is float and value.is_integer():  # JSON has one kind of number
+            value = int(value)
+        if type(value) is not int or value < least or value > (2**62 if most is None else most):
+            raise ValueError
+        return value
+
+    return Check(f"a whole number {between}", read)
+
+
+def number(
+    least: float, most: float = math.inf, *, above: bool = False, below: bool = False
+) -> Check:
+    """`above` and `below` leave the bound itself out."""
+    low = f"above {least:g}" if above else f"of at least {least:g}"
+    high = "" if most == math.inf else f" and {'below' if below else 'at most'} {most:g}"
+    allowed = f"a number {low}{high}" if least != -math.inf else "a finite number"
+
+    def read(value: Any, _: Facts) -> float:
+        value = _from_text(value)
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError
+        if value < least or value > most or (above and value == least) or (below and value == most):
+            raise ValueError
+        return float(value)
+
+    return Check(allowed, read)
+
+
+def choice(*values: Any) -> Check:
+    def read(value: Any, _: Facts) -> Any:
+        if not any(value == one and type(value) is type(one) for one in values):
+            raise ValueError
+        return value
+
+    named = [str(v).lower() if isinstance(v, bool) else f'"{v}"' for v in values]
+    return Check(" or ".join([", ".join(named[:-1]), named[-1]] if named[1:] else named), read)
+
+
+def _from_text(value: Any) -> Any:
+    """Return the number that a text holds, as a form sends it; anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(value)
+    raise ValueError
+
+
+def _read_flag(value: Any, _: Facts) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0"):
+        raise ValueError
+    return text in ("true", "1")
+
+
+FLAG = Check("true or false", _read_flag)
+
+
+def _read_texts(value: Any, _: Facts) -> list[str]:
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, list) or len(texts) > MOST_STOP_STRINGS:
+        raise ValueError
+    if not all(isinstance(text, str) and text for text in texts):
+        raise ValueError
+    return list(texts)
+
+
+TEXTS = Check(
+    f"a text or a list of at most {MOST_STOP_STRINGS} texts, none of them empty", _read_texts
+)
+
+
+def _token_id(value: Any, facts: Facts) -> int:
+    # On a GPU an id outside the vocabulary ends the engine, and no exception can be caught there.
+    if type(value) is not int or not 0 <= value < facts.vocab_size:
+        raise ValueError(
+            f"hold token ids of this model, whole numbers from 0 to {facts.vocab_size - 1:,}"
+        )
+    return value
+
+
+def _read_ids(value: Any, facts: Facts) -> list[int]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    return list(dict.fromkeys(_token_id(one, facts) for one in value))
+
+
+def _read_id_or_ids(value: Any, facts: Facts) -> list[int]:
+    return _read_ids(value if isinstance(value, list) else [value], facts)
+
+
+def _read_sequences(value: Any, facts: Facts) -> list[list[int]]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    sequences = []
+    for ids in value:
+        if not isinstance(ids, list) or not ids:
+            raise ValueError
+        sequences.append([_token_id(one, facts) for one in ids])
+    return sequences
+
+
+def _read_sequence_bias(value: Any, facts: Facts) -> list[list[Any]]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    biases = []
+    for entry in value:
+        if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], list):
+            raise ValueError
+        ids, bias = entry
+        if not ids or type(bias) not in (int, float) or math.isnan(bias):
+            raise ValueError
+        biases.append([[_token_id(one, facts) for one in ids], float(bias)])
+    return biases
+
+
+def _read_decay(value: Any, _: Facts) -> list[Any]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise ValueError
+    start, factor = value
+    if type(start) is not int or start < 0 or type(factor) not in (int, float):
+        raise ValueError
+    if not (math.isfinite(factor) and factor > 0):
+        raise ValueError
+    return [start, float(factor)]
+
+
+_HASHED: Mapping[str, Check] = {
+    "greenlist_ratio": number(0, 1, above=True, below=True),
+    "bias": number(-math.inf),
+    "hashing_key": whole(0, 2**31),
+    "seeding_scheme": choice("lefthash", "selfhash"),
+    "context_width": whole(1, 64),
+}
+_SYNTHID: Mapping[str, Check] = {
+    "ngram_len": whole(2, 64),
+    "keys": Check("a list of 1 to 64 whole numbers", lambda v, _: _read_keys(v)),
+    "context_history_size": whole(1, 65_536),
+    "sampling_table_seed": whole(0, 2**31),
+    "sampling_table_size": whole(2, 2**20),
+    "skip_first_ngram_calls": FLAG,
+    "debug_mode": FLAG,
+}
+
+
+def _read_keys(value: Any) -> list[int]:
+    if not isinstance(value, list) or not 1 <= len(value) <= 64:
+        raise ValueError
+    if not all(type(key) is int and 0 <= key < 2**31 for key in value):
+        raise ValueError
+    return list(value)
+
+
+def _read_watermark(value: Any, facts: Facts) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError
+    is_synthid = "keys" in value or "ngram_len" in value
+    checks = _SYNTHID if is_synthid else _HASHED
+    if is_synthid and not ("keys" in value and "ngram_len" in value):
+        raise ValueError("have both keys and ngram_len, which make it SynthID")
+    read = {}
+    for name, one in value.items():
+        if name not in checks:
+            raise ValueError(f"hold these fields only: {', '.join(checks)}; not {name!r}")
+        try:
+            read[name] = checks[name].read(one, facts)
+        except ValueError:
+            raise ValueError(f"have as {name} {checks[name].allowed}") from None
+    return read
+
+
+def _read_values(value: Any, facts: Facts) -> Any:
+    return value if type(value) is bool else whole(0).read(value, facts)
+
+
+IDS = Check("a list of token ids, not empty", _read_ids)
+ID_OR_IDS = Check("a token id or a list of them", _read_id_or_ids)
+ONE_ID = Check("a token id of this model", _token_id)
+SEQUENCES = Check("a list of lists of token ids, none of them empty", _read_sequences)
+SEQUENCE_BIAS = Check("a list of pairs [[token ids], bias]", _read_sequence_bias)
+DECAY = Check("[start, factor]: a whole number of tokens and a number above 0", _read_decay)
+WATERMARK = Check("an object of transformers' WatermarkingConfig", _read_watermark)
+VALUES = Check("true, false or the number of values for each token", _read_values)
+TEXT = Check(
+    "a text, not empty", lambda v, _: v if isinstance(v, str) and v else _raise(ValueError())
+)
+
+
+def _raise(error: Exception) -> Any:
+    raise error
+
+
+def _speculative(facts: Facts, key: str) -> Any:
+    return (facts.engine_options.get("speculative_config") or {}).get(key)
+
+
+def _is_method(name: str) -> Callable[[Any, Facts], bool]:
+    return lambda value, facts: value is False or _speculative(facts, "method") == name
+
+
+_CHAIN = "the chain"
+_WHERE_GREEDY = "Without sampling it has no effect, as in transformers, and the reply warns."
+_SPECULATION = "SPECULATIVE_CONFIG"
+
+PARAMETERS: tuple[Parameter, ...] = (
+    # Length
+    Parameter(
+        "max_new_tokens",
+        "native",
+        "How many tokens the answer may have.",
+        whole(1),
+        becomes="`max_tokens`",
+        differs="Without it DEFAULT_MAX_TOKENS holds, not transformers' 20.",
+        example=32,
+    ),
+    Parameter(
+        "max_length",
+        "native",
+        "How many tokens prompt and answer may have together.",
+        whole(1),
+        becomes="`max_tokens`, less the prompt",
+        differs="`max_new_tokens` wins over it. A prompt that fills it is refused.",
+        example=64,
+    ),
+    Parameter(
+        "min_new_tokens",
+        "chain",
+        "The answer's end is out of reach for so many tokens.",
+        whole(0),
+        becomes=_CHAIN,
+        differs="vLLM's `min_tokens` also hides other stop ids and switches stop strings off.",
+        example=8,
+    ),
+    Parameter(
+        "min_length",
+        "chain",
+        "The same, counted from the start of the prompt.",
+        whole(0),
+        becomes=_CHAIN,
+        differs="`min_new_tokens` wins over it.",
+        example=20,
+    ),
+    Parameter(
+        "early_stopping",
+        "routine",
+        "When a beam search ends: true as soon as there are enough beams, false by a heuristic, "
+        '"never" when no better one is possible.',
+        choice(True, False, "never"),
+        becomes="beam search",
+        differs="Without beams it has no effect, and the reply warns.",
+        example=True,
+    ),
+    Parameter(
+        "max_time",
+        "routine",
+        "After how many seconds the answer ends with what there is.",
+        number(0, 86_400, above=True),
+        becomes="a deadline for the engine's request",
+        differs='At least one token comes. `finish_reason` is then "max_time".',
+        example=5.0,
+    ),
+    Parameter(
+        "stop_strings",
+        "native",
+        "The answer ends with the first of these texts.",
+        TEXTS,
+        becomes="`stop` with `include_stop_str_in_output`",
+        differs="The token ids are transformers'; the text ends with the stop string, where "
+        "transformers keeps the rest of its token. A match that begins in the prompt does not "
+        "count, except in beam search and guidance.",
+        example=["\n\n"],
+    ),
+    # Strategy
+    Parameter(
+        "do_sample",
+        "native",
+        "Whether tokens are drawn; otherwise the likeliest is taken.",
+        FLAG,
+        becomes="`temperature`, which false sets to 0",
+        differs="Without it vLLM's rule holds: a temperature above 0 (and 1 is the default) "
+        "samples, and so do `typical_p`, `top_h`, `epsilon_cutoff` and `eta_cutoff`. "
+        "transformers' default is false.",
+        example=False,
+    ),
+    Parameter(
+        "num_beams",
+        "routine",
+        "The width of a beam search; 1 is none.",
+        whole(1),
+        becomes="beam search",
+        differs="The answer comes in one piece, streamed or not. MAX_NUM_BEAMS limits it.",
+        example=4,
+        aliases=("beam_width",),
+    ),
+    Parameter(
+        "use_mtp",
+        "deployment",
+        "Speculation with the model's own prediction heads.",
+        FLAG,
+        option=_SPECULATION,
+        fits=_is_method("mtp"),
+    ),
+    # Cache
+    Parameter(
+        "use_cache",
+        "deployment",
+        "Whether keys and values are kept.",
+        FLAG,
+        differs="They always are. false changes no token in transformers either, and the reply "
+        "warns.",
+        fits=lambda _value, _facts: True,
+    ),
+    Parameter(
+        "cache_implementation",
+        "deployment",
+        "The kind of cache.",
+        TEXT,
+        option="KV_CACHE_DTYPE",
+        differs='vLLM\'s paged cache is allocated once: "dynamic" and "static" are accepted.',
+        fits=lambda value, _facts: value in ("dynamic", "static"),
+    ),
+    Parameter("cache_config", "deployment", "Options of the cache.", option="KV_CACHE_DTYPE"),
+    Parameter(
+        "max_cache_len",
+        "deployment",
+        "How many tokens the cache holds.",
+        whole(1),
+        option="MAX_MODEL_LEN",
+        differs="Accepted up to MAX_MODEL_LEN.",
+        fits=lambda value, facts: value <= facts.max_model_len,
+    ),
+    # What becomes of the logits
+    Parameter(
+        "temperature",
+        "native",
+        "Flattens (above 1) or sharpens (below 1) the distribution; 0 is greedy.",
+        number(0),
+        becomes="`temperature`, or the chain",
+        differs="Above 2 and between 0 and 0.01 vLLM would refuse or raise it: the chain takes it.",
+        example=0.7,
+        reference="both",
+    ),
+    Parameter(
+        "top_k",
+        "native",
+        "Only so many of the likeliest tokens may be drawn; 0 or -1 is all.",
+        whole(-1),
+        becomes="`top_k`, or the chain",
+        differs="transformers' default of 50 is not inherited.",
+        example=50,
+        reference="both",
+    ),
+    Parameter(
+        "top_p",
+        "native",
+        "Only the likeliest tokens that make up this probability may be drawn.",
+        number(0, 1),
+        becomes="`top_p`, or the chain",
+        differs="0, which vLLM refuses, keeps one token, as in transformers.",
+        example=0.9,
+        reference="both",
+    ),
+    Parameter(
+        "min_p",
+        "native",
+        "Only tokens with this share of the likeliest one's probability may be drawn.",
+        number(0, 1),
+        becomes="`min_p`, or the chain",
+        differs="Together with `top_p` the order matters, and transformers' holds.",
+        example=0.05,
+        reference="both",
+    ),
+    Parameter(
+        "top_h",
+        "chain",
+        "Keeps the tokens that hold this share of the distribution's entropy.",
+        number(0, 1, above=True),
+        becomes=_CHAIN,
+        differs=_WHERE_GREEDY,
+        example=0.4,
+    ),
+    Parameter(
+        "typical_p",
+        "chain",
+        "Keeps the most typical tokens that make up this probability.",
+        number(0, 1, above=True),
+        becomes=_CHAIN,
+        differs=_WHERE_GREEDY,
+        example=0.9,
+    ),
+    Parameter(
+        "epsilon_cutoff",
+        "chain",
+        "Drops tokens below this probability.",
+        number(0, 1, below=True),
+        becomes=_CHAIN,
+        differs=_WHERE_GREEDY,
+        example=0.0005,
+    ),
+    Parameter(
+        "eta_cutoff",
+        "chain",
+        "Drops tokens below a bound that follows the entropy.",
+        number(0, 1, below=True),
+        becomes=_CHAIN,
+        differs=_WHERE_GREEDY,
+        example=0.0005,
+    ),
+    Parameter(
+        "repetition_penalty",
+        "native",
+        "Above 1 makes tokens of prompt and answer less likely, below 1 more.",
+        number(0, 1e6, above=True),
+        becomes="`repetition_penalty`, or the chain",
+        example=1.2,
+        reference="both",
+    ),
+    Parameter(
+        "encoder_repetition_penalty",
+        "chain",
+        "Above 1 makes the prompt's tokens more likely.",
+        number(0, 1e6, above=True),
+        becomes=_CHAIN,
+        example=1.3,
+    ),
+    Parameter(
+        "length_penalty",
+        "routine",
+        "The exponent over a beam's length, which divides its score.",
+        number(-100, 100),
+        becomes="beam search",
+        differs="Without beams it has no effect, and the reply warns.",
+        example=1.0,
+    ),
+    Parameter(
+        "no_repeat_ngram_size",
+        "chain",
+        "No sequence of so many tokens may come twice, the prompt's included; 0 is off.",
+        whole(0, 1_000_000),
+        becomes=_CHAIN,
+        example=3,
+    ),
+    Parameter(
+        "bad_words_ids",
+        "chain",
+        "Sequences of token ids that may not come.",
+        SEQUENCES,
+        becomes=_CHAIN,
+        differs="vLLM's `bad_words` takes texts, and not quite the same sequences.",
+        example=[[1170], [338, 29]],
+    ),
+    Parameter(
+        "renormalize_logits",
+        "chain",
+        "Normalises what is left after all other parameters.",
+        FLAG,
+        becomes=_CHAIN,
+        differs="Seen in `scores` and in beam search only.",
+        example=True,
+    ),
+    Parameter(
+        "forced_bos_token_id",
+        "chain",
+        "The answer's first token, if the prompt is one token long.",
+        ONE_ID,
+        becomes=_CHAIN,
+        differs="With a longer prompt it has no effect, as in transformers.",
+        example=42,
+    ),
+    Parameter(
+        "forced_eos_token_id",
+        "chain",
+        "The last token where the answer reaches its full length.",
+        ID_OR_IDS,
+        becomes=_CHAIN,
+        example=2,
+    ),
+    Parameter(
+        "remove_invalid_values",
+        "chain",
+        "Replaces NaN and infinite logits by finite ones.",
+        FLAG,
+        becomes=_CHAIN,
+        example=True,
+    ),
+    Parameter(
+        "exponential_decay_length_penalty",
+        "chain",
+        "[start, factor]: makes the end likelier with each token after the start.",
+        DECAY,
+        becomes=_CHAIN,
+        example=[10, 1.1],
+    ),
+    Parameter(
+        "suppress_tokens",
+        "chain",
+        "Token ids that may not come.",
+        IDS,
+        becomes=_CHAIN,
+        example=[198],
+    ),
+    Parameter(
+        "begin_suppress_tokens",
+        "chain",
+        "Token ids that may not come first.",
+        IDS,
+        becomes=_CHAIN,
+        example=[198],
+    ),
+    Parameter(
+        "sequence_bias",
+        "chain",
+        "Pairs [[token ids], bias]: added to the logit of the token that completes the sequence.",
+        SEQUENCE_BIAS,
+        becomes=_CHAIN,
+        example=[[[504], -2.0]],
+    ),
+    Parameter(
+        "token_healing",
+        "routine",
+        "Takes the prompt's last token back and lets the model complete it.",
+        FLAG,
+        becomes="one more token asked of the engine first",
+        differs="The reply holds the healed prompt as `prompt_token_ids`. It needs a tokenizer.",
+        example=True,
+    ),
+    Parameter(
+        "guidance_scale",
+        "routine",
+        "How far to move away from what the negative prompt would give; 1 is not at all.",
+        number(-1000, 1000),
+        becomes="two requests in lock step",
+        differs="The negative prompt is the prompt's last token where none is given. The answer "
+        "comes in one piece, streamed or not.",
+        example=1.5,
+    ),
+    Parameter(
+        "negative_prompt",
+        "routine",
+        "The text that guidance moves away from.",
+        TEXT,
+        becomes="the second request of `guidance_scale`",
+        example="Sad news:",
+    ),
+    Parameter(
+        "negative_prompt_ids",
+        "routine",
+        "The same as token ids.",
+        Check("a list of token ids, not empty", lambda v, f: _read_sequences([v], f)[0]),
+        becomes="the second request of `guidance_scale`",
+        example=[504, 253],
+    ),
+    Parameter(
+        "watermarking_config",
+        "chain",
+        "Hides a watermark in the choice of tokens: transformers' WatermarkingConfig, or with "
+        "`keys` and `ngram_len` SynthID.",
+        WATERMARK,
+        becomes=_CHAIN,
+        differs="SynthID and selfhash are dear; MAX_DEAR_CHAINS limits how many run at once. "
+        "Detect it on the same kind of device.",
+        example={"bias": 2.5, "seeding_scheme": "lefthash"},
+    ),
+    # Outputs
+    Parameter(
+        "num_return_sequences",
+        "native",
+        "How many answers to return.",
+        whole(1),
+        becomes="`n`, or the best beams",
+        differs="More than one needs sampling or as many beams.",
+        example=2,
+    ),
+    Parameter(
+        "output_scores",
+        "output",
+        "Returns each token's best scores, after all parameters.",
+        VALUES,
+        becomes="`scores` in the reply",
+        differs="true is MAX_SCORES values for each token, which is also the most.",
+        example=5,
+    ),
+    Parameter(
+        "output_logits",
+        "output",
+        "Returns each token's best logits, before all parameters.",
+        VALUES,
+        becomes="`logits` in the reply",
+        differs="As `output_scores`.",
+        example=5,
+    ),
+    Parameter(
+        "output_hidden_states",
+        "deployment",
+        "Returns the layers' hidden states.",
+        FLAG,
+        option=_SPECULATION,
+        differs="vLLM writes them to files, in a deployment made for it; a reply cannot hold them.",
+        fits=lambda value, _facts: value is False,
+    ),
+    Parameter(
+        "output_attentions",
+        "refused",
+        "Returns the attention matrices.",
+        differs="vLLM's attention kernels do not produce attention matrices.",
+        fits=lambda value, _facts: value is False,
+    ),
+    Parameter(
+        "return_dict_in_generate",
+        "output",
+        "The shape of generate()'s result.",
+        FLAG,
+        becomes="nothing",
+        differs="A reply is always an object.",
+        example=True,
+    ),
+    # Special tokens, encoder-decoder
+    Parameter(
+        "eos_token_id",
+        "native",
+        "The token ids that end the answer, in place of the model's.",
+        ID_OR_IDS,
+        becomes="`ignore_eos` and `stop_token_ids`",
+        differs="vLLM's `stop_token_ids` adds to the model's.",
+        example=[2, 198],
+    ),
+    Parameter(
+        "bos_token_id",
+        "native",
+        "The token that an empty prompt starts with.",
+        ONE_ID,
+        becomes="the prompt, where it is empty",
+        example=1,
+    ),
+    Parameter(
+        "pad_token_id",
+        "native",
+        "The token that fills up shorter rows of a batch.",
+        Check("a whole number", lambda v, _: v if type(v) is int else _raise(ValueError())),
+        becomes="nothing",
+        differs="vLLM pads nothing.",
+        example=0,
+    ),
+    Parameter(
+        "encoder_no_repeat_ngram_size",
+        "chain",
+        "No sequence of so many tokens of the prompt may come in the answer; 0 is off.",
+        whole(0, 1_000_000),
+        becomes=_CHAIN,
+        example=3,
+    ),
+    Parameter(
+        "decoder_start_token_id",
+        "refused",
+        "The first token of an encoder-decoder model.",
+        differs="It is for encoder-decoder models, and this worker serves a decoder-only model.",
+    ),
+    # Assisted generation, compilation
+    Parameter(
+        "prompt_lookup_num_tokens",
+        "deployment",
+        "Speculation with sequences found in the prompt.",
+        whole(1),
+        option=_SPECULATION,
+        fits=lambda v, f: (
+            _speculative(f, "method") == "ngram" and _speculative(f, "num_speculative_tokens") == v
+        ),
+    ),
+    Parameter(
+        "max_matching_ngram_size",
+        "deployment",
+        "The longest sequence that is looked up.",
+        whole(1),
+        option=_SPECULATION,
+        fits=lambda v, f: _speculative(f, "prompt_lookup_max") == v,
+    ),
+    Parameter(
+        "num_assistant_tokens",
+        "deployment",
+        "How many tokens are speculated at a time.",
+        whole(1),
+        option=_SPECULATION,
+        fits=lambda v, f: _speculative(f, "num_speculative_tokens") == v,
+    ),
+    Parameter(
+        "num_assistant_tokens_schedule",
+        "deployment",
+        "How that number changes.",
+        TEXT,
+        option=_SPECULATION,
+        differs='"constant" is what vLLM does.',
+        fits=lambda value, _facts: value == "constant",
+    ),
+    Parameter(
+        "assistant_confidence_threshold",
+        "refused",
+        "Ends speculation early where the draft is unsure.",
+        differs="vLLM's speculation has no such threshold.",
+    ),
+    Parameter(
+        "is_assistant",
+        "deployment",
+        "Marks a draft model.",
+        FLAG,
+        option=_SPECULATION,
+        fits=lambda value, _facts: value is False,
+    ),
+    Parameter(
+        "assistant_lookbehind",
+        "refused",
+        "How far two tokenizers are aligned.",
+        differs="vLLM aligns vocabularies in another way.",
+    ),
+    Parameter(
+        "target_lookbehind",
+        "refused",
+        "How far two tokenizers are aligned.",
+        differs="vLLM aligns vocabularies in another way.",
+    ),
+    Parameter(
+        "assistant_early_exit",
+        "refused",
+        "Uses the model's first layers as the draft.",
+        differs="vLLM has no drafting with a part of the model's own layers.",
+    ),
+    Parameter(
+        "assistant_ensemble_weight",
+        "refused",
+        "Mixes the draft's distribution into the model's.",
+        differs="It would change the output's distribution, and vLLM's verifier has no such mode.",
+    ),
+    Parameter(
+        "speculation_type",
+        "deployment",
+        "The method of speculation.",
+        TEXT,
+        option=_SPECULATION,
+        fits=lambda v, f: _speculative(f, "method") == v,
+    ),
+    Parameter(
+        "compile_config", "deployment", "Options of compilation.", option="COMPILATION_CONFIG"
+    ),
+    Parameter(
+        "disable_compile",
+        "deployment",
+        "Switches compilation off.",
+        FLAG,
+        option="ENFORCE_EAGER",
+        fits=lambda v, f: v == bool(f.engine_options.get("enforce_eager")),
+    ),
+    # Around the reference: gone from transformers, generate()'s own arguments, other servers
+    *(
+        Parameter(name, "refused", meaning, differs=reason, fits=fits)
+        for name, meaning, reason, fits in (
+            (
+                "num_beam_groups",
+                "Diverse beam search.",
+                "transformers 5 has it no more.",
+                lambda v, _f: v == 1,
+            ),
+            (
+                "diversity_penalty",
+                "Diverse beam search.",
+                "transformers 5 has it no more.",
+                lambda v, _f: v == 0,
+            ),
+            *(
+                (name, meaning, reason, lambda _v, _f: False)
+                for name, meaning, reason in (
+                    ("penalty_alpha", "Contrastive search.", "transformers 5 has it no more."),
+                    ("dola_layers", "DoLa decoding.", "transformers 5 has it no more."),
+                    (
+                        "constraints",
+                        "Constrained beam search.",
+                        "transformers 5 has it no more. structured_outputs constrains an answer.",
+                    ),
+                    (
+                        "force_words_ids",
+                        "Constrained beam search.",
+                        "transformers 5 has it no more. structured_outputs constrains an answer.",
+                    ),
+                    ("low_memory", "Contrastive search.", "transformers 5 has it no more."),
+                    (
+                        "prefill_chunk_size",
+                        "The size of a part of a prefill.",
+                        "The variable MAX_NUM_BATCHED_TOKENS sets it for all requests.",
+                    ),
+                    (
+                        "continuous_batching_config",
+                        "Batching.",
+                        "vLLM batches by itself; MAX_NUM_SEQS and MAX_NUM_BATCHED_TOKENS bound it.",
+                    ),
+                    (
+                        "assistant_model",
+                        "A draft model.",
+                        "The variable SPECULATIVE_CONFIG names one for all requests.",
+                    ),
+                    ("assistant_tokenizer", "A draft model's tokenizer.", "See assistant_model."),
+                    (
+                        "prefix_allowed_tokens_fn",
+                        "A function that constrains the answer.",
+                        "A job cannot carry a function; structured_outputs constrains an answer.",
+                    ),
+                    (
+                        "logits_processor",
+                        "Logits processors of one's own.",
+                        "A job cannot carry code; the variable LOGITS_PROCESSORS names classes.",
+                    ),
+                    (
+                        "stopping_criteria",
+                        "Stopping criteria of one's own.",
+                        "A job cannot carry code; stop_strings and eos_token_id end an answer.",
+                    ),
+                    ("streamer", "A streamer.", 'Give "stream": true beside sampling_params.'),
+                    ("synced_gpus", "Keeps GPUs in step.", "vLLM does that by itself."),
+                    ("custom_generate", "Code for generate().", "A job cannot carry code."),
+                    ("generation_config", "A set of parameters.", "Give its fields one by one."),
+                    # text-generation-inference's
+                    (
+                        "return_full_text",
+                        "The prompt before the answer.",
+                        "A reply holds the new text only.",
+                    ),
+                    ("watermark", "A watermark.", "Give watermarking_config: {}."),
+                    ("details", "Tokens and scores.", "Give return_token_ids or logprobs."),
+                    ("decoder_input_details", "The prompt's scores.", "Give prompt_logprobs."),
+                    ("top_n_tokens", "The likeliest tokens.", "Give logprobs."),
+                    (
+                        "truncate",
+                        "Cuts the prompt.",
+                        "Cut it before sending; a part of a prompt is another prompt.",
+                    ),
+                    ("grammar", "Constrains the answer.", "Give structured_outputs."),
+                    ("adapter_id", "An adapter.", 'Give "model" beside sampling_params.'),
+                )
+            ),
+        )
+    ),
+    # vLLM's own; without a check here vLLM judges
+    Parameter(
+        "max_tokens",
+        "native",
+        "How many tokens the answer may have.",
+        whole(1),
+        differs="Without it and without the model's own, DEFAULT_MAX_TOKENS holds.",
+        example=100,
+        reference="vLLM",
+    ),
+    Parameter(
+        "min_tokens",
+        "native",
+        "Neither the end, nor stop ids, nor stop strings count for so many tokens.",
+        whole(0),
+        example=8,
+        reference="vLLM",
+    ),
+    Parameter("n", "native", "How many answers to return.", whole(1), example=2, reference="vLLM"),
+    Parameter(
+        "presence_penalty",
+        "native",
+        "Above 0 makes every token of the answer less likely once it has come.",
+        number(-2, 2),
+        example=0.5,
+        reference="vLLM",
+    ),
+    Parameter(
+        "frequency_penalty",
+        "native",
+        "The same, times how often it has come.",
+        number(-2, 2),
+        example=0.5,
+        reference="vLLM",
+    ),
+    Parameter(
+        "seed",
+        "native",
+        "Makes draws repeatable on one worker.",
+        whole(-(2**62)),
+        differs="transformers draws other numbers from the same seed.",
+        example=7,
+        reference="vLLM",
+    ),
+    Parameter(
+        "stop",
+        "native",
+        "The answer ends before the first of these texts.",
+        Check(
+            f"a text or a list of at most {MOST_STOP_STRINGS} texts, none of them empty",
+            lambda v, f: [] if v == [] else _read_texts(v, f),
+        ),
+        example=["User:"],
+        reference="vLLM",
+    ),
+    Parameter(
+        "stop_token_ids",
+        "native",
+        "Token ids that end the answer beside the model's own.",
+        Check(
+            "a list of token ids",
+            lambda v, f: [] if v == [] else _read_ids(v, f),
+        ),
+        example=[198],
+        reference="vLLM",
+    ),
+    Parameter(
+        "ignore_eos", "native", "Go on after the model's end.", FLAG, example=True, reference="vLLM"
+    ),
+    Parameter(
+        "include_stop_str_in_output",
+        "native",
+        "Keep the stop text in the answer.",
+        FLAG,
+        example=True,
+        reference="vLLM",
+    ),
+    Parameter(
+        "logprobs",
+        "native",
+        "Returns so many log-probabilities for each token; MAX_LOGPROBS is the most.",
+        example=3,
+        reference="vLLM",
+    ),
+    Parameter(
+        "prompt_logprobs",
+        "native",
+        "The same for the prompt's tokens.",
+        example=1,
+        reference="vLLM",
+    ),
+    *(
+        Parameter(name, "native", meaning, example=example, reference="vLLM")
+        for name, meaning, example in (
+            ("logit_bias", "Token ids and what is added to their logits.", {"198": -5.0}),
+            ("allowed_token_ids", "The only token ids that may come.", [504, 198]),
+            ("bad_words", "Texts that may not come.", ["never"]),
+            (
+                "structured_outputs",
+                "Constrains the answer: an object with `json`, `regex`, `choice` or `grammar`.",
+                {"choice": ["yes", "no"]},
+            ),
+            ("skip_special_tokens", "Leave special tokens out of the text.", True),
+            ("spaces_between_special_tokens", "Put spaces between special tokens.", True),
+            ("detokenize", "Make text of the tokens.", True),
+            ("flat_logprobs", "How vLLM keeps log-probabilities.", None),
+            ("logprob_token_ids", "The token ids whose log-probabilities are returned.", None),
+            ("prompt_logprob_token_ids", "The same for the prompt.", None),
+            ("prompt_logprob_start", "Where they begin.", None),
+            ("repetition_detection", "Ends an answer that repeats itself.", None),
+            ("skip_reading_prefix_cache", "Compute the prompt anew.", None),
+            ("stream_interval", "How many tokens one engine output has.", None),
+            ("thinking_token_budget", "How many tokens of thinking there may be.", None),
+            ("watermarking", "Whether vLLM's own, engine-wide watermark applies.", None),
+        )
+    ),
+    # vLLM's older ones, and this worker's
+    Parameter(
+        "best_of",
+        "routine",
+        "Writes so many answers and returns the `n` best; with `use_beam_search` the beams.",
+        whole(1),
+        becomes="sampling and ranking by log-probability, or `num_beams`",
+        differs="vLLM has dropped it.",
+        example=3,
+        reference="vLLM",
+    ),
+    Parameter(
+        "use_beam_search",
+        "routine",
+        "Beam search with `best_of` (or `n`) beams, of which the `n` best return.",
+        FLAG,
+        becomes="`num_beams` and `num_return_sequences`",
+        differs="vLLM has dropped it. The search is Hugging Face's.",
+        example=True,
+        reference="vLLM",
+    ),
+    *(
+        Parameter(
+            f"guided_{name}",
+            "native",
+            f"The older name of `structured_outputs` with `{field_name}`.",
+            becomes="`structured_outputs`",
+            example=example,
+            reference="vLLM",
+        )
+        for name, field_name, example in (
+            ("json", "json", {"type": "object"}),
+            ("regex", "regex", "[0-9]+"),
+            ("choice", "choice", ["yes", "no"]),
+            ("grammar", "grammar", 'root ::= "yes" | "no"'),
+            ("json_object", "json_object", True),
+            ("whitespace_pattern", "whitespace_pattern", " ?"),
+        )
+    ),
+    Parameter(
+        "guided_decoding_backend",
+        "deployment",
+        "What compiles grammars.",
+        TEXT,
+        option="STRUCTURED_OUTPUTS_CONFIG",
+        reference="vLLM",
+    ),
+    Parameter(
+        "return_token_ids",
+        "output",
+        "Returns the answer's token ids, and the prompt's.",
+        FLAG,
+        becomes="`token_ids` and `prompt_token_ids` in the reply",
+        example=True,
+        reference="vLLM",
+    ),
+)
+
+BY_NAME: Mapping[str, Parameter] = {
+    name: parameter for parameter in PARAMETERS for name in (parameter.name, *parameter.aliases)
+}
+
+
+def names() -> Iterator[str]:
+    """Return every name that `sampling_params` understands, refused ones left out."""
+    return (name for name, parameter in BY_NAME.items() if parameter.kind != "refused")

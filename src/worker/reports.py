@@ -1,0 +1,116 @@
+"""What the logits processor tells the worker, past the engine: scores, and why a request failed.
+
+The processor runs in the engine's process, and an engine output has no room for its words. So a
+request that asks for them names a file in shared memory: the processor appends, the worker reads.
+"""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from worker.errors import RequestError
+
+_LENGTH_BYTES = 4
+
+
+class Report:
+    """One file, read on the worker's side. Use it as a `with` block, which removes the file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._at = 0
+
+    def __enter__(self) -> "Report":
+        self.path.touch()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.path.unlink(missing_ok=True)
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the records that came since the last call.
+
+        A file that is gone means that the processor could not write: shared memory is full.
+        """
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self._at)
+                content = file.read()
+        except FileNotFoundError:
+            return [{"failure": "The worker's shared memory is full."}]
+        records = []
+        at = 0
+        while at + _LENGTH_BYTES <= len(content):
+            end = at + _LENGTH_BYTES + int.from_bytes(content[at : at + _LENGTH_BYTES], "big")
+            if end > len(content):  # the rest is being written
+                break
+            records.append(msgspec.msgpack.decode(content[at + _LENGTH_BYTES : end]))
+            at = end
+        self._at += at
+        return records
+
+    def clear(self) -> None:
+        """Forget what was read; only while no request of this report runs."""
+        with contextlib.suppress(FileNotFoundError):
+            os.truncate(self.path, 0)
+        self._at = 0
+
+
+def refuse_failure(records: Iterable[dict[str, Any]]) -> None:
+    """Raise RequestError where the chain reports that it failed."""
+    for record in records:
+        if "failure" in record:
+            raise RequestError(str(record["failure"]), type="invalid_parameter")
+
+
+def append(path: str, record: dict[str, Any]) -> None:
+    """Add a record in one write; called in the engine's processes, and never raises.
+
+    Every rank of a tensor-parallel engine appends the same, so a reader takes the last.
+    """
+    try:
+        content = msgspec.msgpack.encode(record)
+        handle = os.open(path, os.O_WRONLY | os.O_APPEND)
+        try:
+            whole = len(content).to_bytes(_LENGTH_BYTES, "big") + content
+            if os.write(handle, whole) != len(whole):
+                raise OSError("short write")
+        finally:
+            os.close(handle)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # needs no space, and its absence is read as a failure
+
+
+class Folder:
+    """Where the reports of this process live; a folder of a worker that is gone is removed."""
+
+    def __init__(self) -> None:
+        base = Path("/dev/shm")
+        if not os.access(base, os.W_OK):
+            base = Path(tempfile.gettempdir())
+        for left in base.glob("worker-vllm-*"):
+            if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
+                shutil.rmtree(left, ignore_errors=True)
+        self._path = base / f"worker-vllm-{os.getpid()}"
+        self._path.mkdir(mode=0o700, exist_ok=True)
+        self._names = _names()
+
+    def report(self) -> Report:
+        return Report(self._path / next(self._names))
+
+    def remove(self) -> None:
+        shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _names() -> Iterator[str]:
+    number = 0
+    while True:
+        yield str(number)
+        number += 1
