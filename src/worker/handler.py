@@ -15,6 +15,7 @@ import logging
 import os
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -27,7 +28,9 @@ from worker import __version__, engine, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
 from worker.engine import Engine
 from worker.errors import RequestError, SettingsError, StartError
+from worker.sampling import Deployment, Limits, Turns
 from worker.settings import Settings, help_text, process_environ
+from worker.startup import Startup
 
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.
 BAKED = Path("/etc/worker-vllm/baked.json")
@@ -49,6 +52,18 @@ class Worker:
         self._settings = settings
         self._engine = engine
         self._routes = openai.Routes(engine.app, settings.extra_routes)
+        self._deployment = Deployment.of(
+            engine.client.vllm_config,
+            default_max_tokens=settings.default_max_tokens,
+            no_chain=engine.no_chain,
+            limits=Limits(
+                settings.max_num_beams,
+                settings.max_sequences,
+                settings.max_scores,
+                settings.max_word_sequences,
+            ),
+        )
+        self._turns = Turns(settings.max_chains, settings.max_dear_chains)
         self._sizes = BatchSizes(
             settings.min_batch_size,
             settings.max_batch_size,
@@ -102,13 +117,13 @@ class Worker:
 
     def _call(self, asked: request.Request) -> openai.Call | native.Call:
         if isinstance(asked, request.NativeRequest):
-            return native.Call(
-                asked, self._engine, default_max_tokens=self._settings.default_max_tokens
-            )
+            return native.Call(asked, self._engine, self._deployment, self._turns)
         return openai.Call(
             asked,
             self._engine,
             self._routes,
+            self._deployment,
+            self._turns,
             model=self._settings.served_model_names[0],
             raw=self._settings.raw_openai_output,
         )
@@ -135,6 +150,8 @@ class Worker:
         if not self._engine.generates:
             return [{"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello"}}]
         short = {"max_tokens": 2}
+        if not self._deployment.has_tokenizer:
+            return [{"prompt": [1], "sampling_params": short}]
         chat = {"messages": [{"role": "user", "content": "Hello"}], **short}
         text = {"prompt": "Hello", **short}
         return [
@@ -157,6 +174,7 @@ class Worker:
         deadline = time.monotonic() + DELIVERY_S
         while self._in_hand and time.monotonic() < deadline:
             time.sleep(0.05)  # a job's task ends when the SDK has delivered its error
+        self._engine.reports.remove()
         leave(1, self._engine.children)
 
 
@@ -267,11 +285,6 @@ def leave(code: int, children: tuple[psutil.Process, ...] = ()) -> NoReturn:
     os._exit(code)
 
 
-def phase(name: str) -> None:
-    """Say what the start is doing; the local endpoint shows these lines."""
-    print(f"phase: {name}", flush=True)
-
-
 def main() -> int:
     """Run `python -m worker`; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m worker", add_help=False)
@@ -284,7 +297,8 @@ def main() -> int:
         print(f"error: {unknown[0]!r} is no option. {USAGE}", file=sys.stderr)
         return 1
     environ = dict(os.environ)
-    for name, value in process_environ(environ).items():
+    baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
+    for name, value in process_environ(environ, baked).items():
         if value is None:
             os.environ.pop(name, None)
         else:
@@ -295,37 +309,38 @@ def main() -> int:
         elif options.version:
             print(_version())
         elif options.check:
-            _check(environ)
+            _check(environ, baked)
         else:
-            _serve(environ)
+            _serve(environ, baked)
     except SettingsError as error:
         for problem in error.problems:
             print(f"error: {problem}", file=sys.stderr)
         return 1
     except StartError as error:
-        print(f"error: {error}", file=sys.stderr)
+        # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
+        # model is mostly too new for these versions.
+        print(f"error: {textwrap.shorten(str(error), 1000)}", file=sys.stderr)
+        print(_version(), file=sys.stderr)
         leave(1)  # what is left of an engine may hold an orderly exit up
     return 0
 
 
-def _settings(environ: Mapping[str, str]) -> tuple[Settings, argparse.Namespace]:
-    """Return the settings and vLLM's arguments with the model found on disk, where it is."""
-    baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
+def _settings(
+    environ: Mapping[str, str], baked: Mapping[str, str]
+) -> tuple[Settings, argparse.Namespace]:
+    """Return the settings and vLLM's arguments with what is on disk found there."""
     settings = Settings.from_env(environ, baked)
     print(settings.report(), flush=True)
-    found = model.resolve(settings.model, settings.args.revision, model.caches(os.environ))
-    args = argparse.Namespace(**vars(settings.args))
-    args.model = found
-    return settings, args
+    return settings, model.locate(settings.args, model.caches(os.environ, baked))
 
 
-def _check(environ: Mapping[str, str]) -> None:
-    _, args = _settings(environ)
+def _check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
+    _, args = _settings(environ, baked)
     engine.check(args)
     print("The configuration is sound.")
 
 
-def _serve(environ: Mapping[str, str]) -> NoReturn:
+def _serve(environ: Mapping[str, str], baked: Mapping[str, str]) -> NoReturn:
     logging.basicConfig(level=logging.INFO, format="worker: %(message)s")
     if "RUNPOD_WEBHOOK_GET_JOB" not in environ:
         raise StartError(
@@ -334,15 +349,21 @@ def _serve(environ: Mapping[str, str]) -> NoReturn:
             "`python -m local_endpoint -- python -m worker`."
         )
     signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
-    phase("reading the configuration")
-    settings, args = _settings(environ)
-    phase("loading the model")
-    with engine.running(args, settings.served_model_names[0]) as ready:
-        worker = Worker(settings, ready)
-        watch = ready.submit(worker.watch())
-        phase("warming up")
-        asyncio.run(worker.warm_up())
-        phase("ready")
+    start = Startup()
+    start.phase("reading the configuration")
+    settings, args = _settings(environ, baked)
+    with contextlib.ExitStack() as stack:
+        with start.watched(settings.startup_timeout_s, lambda: leave(1)):
+            start.phase("fetching the model")
+            args = model.fetch(args, environ, say=lambda line: print(line, flush=True))
+            start.phase("loading the model")
+            ready = stack.enter_context(engine.running(args, settings.served_model_names[0]))
+            worker = Worker(settings, ready)
+            watch = ready.submit(worker.watch())
+            start.phase("warming up")
+            asyncio.run(worker.warm_up())
+        start.phase("ready")
+        print(start.report(), flush=True)
         import runpod.serverless
         import uvloop
 

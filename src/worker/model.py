@@ -1,29 +1,90 @@
-"""Where a model's files are: its name becomes a folder on disk, where one holds it already."""
+"""Where a model's files are: its name becomes a folder on disk, which is fetched where none is.
 
-from collections.abc import Iterable, Mapping
+a folder ─ what the image was built with ─ the hub's cache, on the volume where there is one ─
+RunPod's cached models ─ the hub
+"""
+
+import argparse
+import copy
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import msgspec
 
+from worker import hub
 from worker.errors import SettingsError
 
-RUNPOD_CACHE = Path("/runpod-volume/huggingface-cache/hub")
+HOME = "huggingface-cache"  # below BASE_PATH, as RunPod has it on the network volume
+RUNPOD_CACHE = Path("/runpod-volume") / HOME / "hub"
 
 
-def caches(environ: Mapping[str, str]) -> tuple[Path, ...]:
+def caches(environ: Mapping[str, str], baked: Mapping[str, str] = {}) -> tuple[Path, ...]:
     """Return the hub caches to look into, the nearest first.
 
-    They are the one that huggingface_hub itself uses and RunPod's own, which the platform fills
-    before the worker starts when the endpoint names a cached model.
+    They are the image's, where a model was baked in; the one that huggingface_hub itself uses; the
+    one below BASE_PATH, which is not the hub's own where it cannot be written; and RunPod's, which
+    the platform fills before the worker starts when the endpoint names a cached model.
     """
     cache = environ.get("XDG_CACHE_HOME") or "~/.cache"
     home = environ.get("HF_HOME") or f"{cache}/huggingface"
-    hub = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
-    own = Path(hub).expanduser()
-    return (own, RUNPOD_CACHE) if own != RUNPOD_CACHE else (own,)
+    own = environ.get("HF_HUB_CACHE") or environ.get("HUGGINGFACE_HUB_CACHE") or f"{home}/hub"
+    bases = [baked.get("BASE_PATH"), environ.get("BASE_PATH")]
+    image, base = (Path(base.strip()) / HOME / "hub" if base else None for base in bases)
+    found = (image, Path(own).expanduser(), base, RUNPOD_CACHE)
+    return tuple(dict.fromkeys(path for path in found if path))
 
 
-def resolve(name: str, revision: str | None, caches: Iterable[Path]) -> str:
+def locate(args: argparse.Namespace, caches: Iterable[Path]) -> argparse.Namespace:
+    """Return vLLM's arguments with a folder for every name that a cache holds the files of."""
+    caches = tuple(caches)
+    return _each(args, lambda name, revision, kind: resolve(name, revision, caches, kind))
+
+
+def fetch(args: argparse.Namespace, environ: Mapping[str, str], say: hub.Say) -> argparse.Namespace:
+    """Return vLLM's arguments with a folder for every name, downloading what is still a name.
+
+    What this worker cannot read the files of is left to vLLM: other stores than the hub, and the
+    load formats that have their own. Raises StartError with one sentence.
+    """
+    read = hub.formats(args.model, args.load_format)
+    if environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true") or not read:
+        return args
+
+    def one(name: str, revision: str | None, kind: hub.Kind) -> str:
+        if Path(name).exists() or not (hub.REPOSITORY.fullmatch(name) or hub.GGUF.fullmatch(name)):
+            return name
+        snapshot = hub.download(
+            name,
+            revision,
+            cache=args.download_dir,
+            kind=kind,
+            load_format=args.load_format,
+            ignore=args.ignore_patterns,
+            token=args.hf_token if isinstance(args.hf_token, str) else None,
+            say=say,
+        )
+        return str(_gguf(name, snapshot) or snapshot)
+
+    return _each(args, one)
+
+
+def _each(
+    args: argparse.Namespace, find: Callable[[str, str | None, hub.Kind], str]
+) -> argparse.Namespace:
+    args = argparse.Namespace(**vars(args))
+    args.model = find(args.model, args.revision, "model")
+    if args.tokenizer:
+        args.tokenizer = find(args.tokenizer, args.tokenizer_revision, "tokenizer")
+    adapters = copy.deepcopy(args.lora_modules)
+    for adapter in adapters or ():
+        adapter.path = find(adapter.path, None, "adapter")
+    args.lora_modules = adapters
+    return args
+
+
+def resolve(
+    name: str, revision: str | None, caches: Iterable[Path], kind: hub.Kind = "model"
+) -> str:
     """Return the folder that holds a model, or its name where only the hub has it.
 
     A name of the form `org/name` is looked up in each cache; RunPod's writes folder names in lower
@@ -33,23 +94,52 @@ def resolve(name: str, revision: str | None, caches: Iterable[Path]) -> str:
     if Path(name).exists():
         return name
     if name.startswith(("/", "./", "../", "~")):
-        raise SettingsError(f"MODEL_NAME={name!r} is a path, and there is nothing")
-    folder = f"models--{name.replace('/', '--')}".lower()
+        if Path(name).expanduser().exists():
+            return str(Path(name).expanduser())
+        what = {"model": "MODEL_NAME", "tokenizer": "TOKENIZER_NAME", "adapter": "LORA_MODULES"}
+        raise SettingsError(f"{what[kind]}={name!r} is a path, and there is nothing")
+    gguf = hub.GGUF.fullmatch(name)
+    repo = gguf["repository"] if gguf else name
+    folder = f"models--{repo.replace('/', '--')}".lower()
     for cache in caches:
         for repository in sorted(cache.glob("models--*")):
-            if repository.name.lower() == folder:
-                snapshot = _snapshot(repository, revision or "main")
-                if snapshot is not None:
-                    return str(snapshot)
+            if repository.name.lower() != folder:
+                continue
+            snapshot = _snapshot(repository, revision or "main")
+            if gguf and (file := _gguf(name, snapshot)):
+                return str(file)
+            if not gguf and _COMPLETE[kind](snapshot):
+                return str(snapshot)
     return name
 
 
-def _snapshot(repository: Path, revision: str) -> Path | None:
+def _snapshot(repository: Path, revision: str) -> Path:
     ref = repository / "refs" / revision
     commit = ref.read_text().strip() if ref.is_file() else revision
-    snapshot = repository / "snapshots" / commit
-    complete = (snapshot / "config.json").exists() and _has_weights(snapshot)
-    return snapshot if complete else None
+    return repository / "snapshots" / commit
+
+
+def _gguf(name: str, snapshot: Path) -> Path | None:
+    if not hub.GGUF.fullmatch(name):
+        return None
+    found = (path for pattern in hub.formats(name) or () for path in snapshot.glob(pattern))
+    return min((path for path in found if path.exists()), key=str, default=None)
+
+
+def _has_any(snapshot: Path, *patterns: str) -> bool:
+    return any(path.exists() for pattern in patterns for path in snapshot.glob(pattern))
+
+
+_TOKENIZER = ("tokenizer*", "*.model", "*.tiktoken", "vocab*", "tekken.json", "*tokenization*.py")
+_COMPLETE: Mapping[hub.Kind, Callable[[Path], bool]] = {
+    "model": lambda snapshot: (
+        _has_any(snapshot, "config.json", "params.json") and _has_weights(snapshot)
+    ),
+    "tokenizer": lambda snapshot: _has_any(snapshot, *_TOKENIZER),
+    "adapter": lambda snapshot: (
+        _has_any(snapshot, "adapter_config.json") and _has_weights(snapshot)
+    ),
+}
 
 
 class _Index(msgspec.Struct):

@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -22,8 +23,9 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from worker import options
+from worker import hub, options
 from worker.errors import SettingsError
+from worker.model import HOME
 from worker.options import Option, show
 from worker.variables import (
     ALIASES,
@@ -34,6 +36,14 @@ from worker.variables import (
     VARIABLES,
 )
 
+# Left vLLM's core for packages of their own: quantisation, and the package that brings it.
+PLUGINS = {"bitsandbytes": "vllm-bnb-plugin", "gguf": "vllm-gguf-plugin"}
+# Below BASE_PATH. Each is keyed by what it was compiled from and for, so workers may share it.
+COMPILE_CACHES = {
+    "VLLM_CACHE_ROOT": "compile-cache/vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "compile-cache/inductor",
+    "TRITON_CACHE_DIR": "compile-cache/triton",
+}
 ENVIRONMENT = "environment"
 IMAGE = "image"
 
@@ -77,6 +87,13 @@ class Settings:
     openai_errors_as_output: bool = False
     max_result_mb: int = 10
     extra_routes: tuple[str, ...] = ()
+    max_num_beams: int = 16
+    max_sequences: int = 1024
+    max_scores: int = 20
+    max_word_sequences: int = 128
+    max_chains: int = 64
+    max_dear_chains: int = 4
+    startup_timeout_s: int = 1800
     rows: tuple[Row, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -90,12 +107,12 @@ class Settings:
         found = Findings()
         own = {**_own(baked, IMAGE, found), **_own(environ, ENVIRONMENT, found)}
         _check_batches(own, found)
-        given = {
-            **_vllm(baked, IMAGE, found),
+        above = {
             **_config_file(environ, found),
             **_retired_and_vllm(environ, found),
             **_extra_args(environ, found),
         }
+        given = {**_of_the_image(_vllm(baked, IMAGE, found), above, found), **above}
         _imply(given, found)
         _check(given, found)
         _suspect(environ, found)
@@ -146,20 +163,45 @@ _OTHERS = re.compile(
 )
 
 
-def process_environ(environ: Mapping[str, str]) -> dict[str, str | None]:
+# Where any of them is set, something may be asked for that the image does not hold.
+_MAY_NAME_A_MODEL = (
+    *("MODEL", "REVISION", "MODEL_REVISION", "TOKENIZER", "TOKENIZER_NAME", "TOKENIZER_REVISION"),
+    *("LORA_MODULES", "SPECULATIVE_CONFIG", "SPECULATIVE_MODEL", "CODE_REVISION", "HF_CONFIG_PATH"),
+    *("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "HF_HOME", "HF_HUB_CACHE", CONFIG_FILE, EXTRA_ARGS),
+)
+
+
+def process_environ(
+    environ: Mapping[str, str], baked: Mapping[str, str] = {}
+) -> dict[str, str | None]:
     """Return what must change in the process's environment before vLLM is imported.
 
-    None means that the variable goes away. Nothing heavy is imported to know it.
+    None means that the variable goes away. Nothing heavy is imported to know it. With `baked`, and
+    nothing asked for beside it, the hub is switched off and the image's cache is the hub's.
     """
     # VLLM_API_KEY would put a password in front of the app that this process calls itself;
     # the others are our names in vLLM's namespace, and vLLM complains about names it does not know.
     taken = ("VLLM_API_KEY", CONFIG_FILE, EXTRA_ARGS, "VLLM_CPU_FRACTION")
     changes: dict[str, str | None] = {name: None for name in taken if name in environ}
-    base = environ.get("BASE_PATH", "").strip()
-    if options.is_unset(base):
-        base = NETWORK_VOLUME if Path(NETWORK_VOLUME).is_dir() else ""
-    if base and not environ.get("HF_HOME"):
-        changes["HF_HOME"] = f"{base.rstrip('/')}/huggingface-cache"
+    # huggingface_hub would take an empty text, as a form sends it, for a value.
+    places = ("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    changes |= {name: None for name in places if environ.get(name) == ""}
+    base = _base(environ)
+    if base and os.access(_nearest(base), os.W_OK):
+        wanted = {"HF_HOME": base / HOME, **{k: base / v for k, v in COMPILE_CACHES.items()}}
+        changes |= {name: str(path) for name, path in wanted.items() if not environ.get(name)}
+    model = environ.get("MODEL_NAME", "").strip() or baked.get("MODEL_NAME")
+    others = any(environ.get(name, "").strip() for name in _MAY_NAME_A_MODEL)
+    if "MODEL_NAME" in baked and model == baked["MODEL_NAME"] and not others:
+        changes["HF_HUB_CACHE"] = f"{baked['BASE_PATH']}/{HOME}/hub"
+        if not environ.get("HF_HUB_OFFLINE"):
+            changes["HF_HUB_OFFLINE"] = "1"
+    if not os.access(environ.get("HOME") or "/", os.W_OK):
+        # A user whom the image does not know, as with `--user 1000`: caches need some home, and
+        # torch some name.
+        changes |= {"HOME": "/tmp", "USER": environ.get("USER") or "worker"}
+    if not environ.get("HF_XET_HIGH_PERFORMANCE"):
+        changes["HF_XET_HIGH_PERFORMANCE"] = "1"
     if not environ.get("RUNPOD_LOG_LEVEL") and not environ.get("RUNPOD_DEBUG_LEVEL"):
         changes["RUNPOD_LOG_LEVEL"] = "INFO"  # the SDK's own is DEBUG: a line for every post
     if _fast_download_is_missing(environ):
@@ -167,6 +209,18 @@ def process_environ(environ: Mapping[str, str]) -> dict[str, str | None]:
     if _is_no_token(environ):
         changes["HF_TOKEN"] = None
     return changes
+
+
+def _base(environ: Mapping[str, str]) -> Path | None:
+    """Return where models and compiled kernels are kept: BASE_PATH, or the network volume."""
+    base = environ.get("BASE_PATH", "").strip()
+    if not options.is_unset(base):
+        return Path(base)
+    return Path(NETWORK_VOLUME) if Path(NETWORK_VOLUME).is_dir() else None
+
+
+def _nearest(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if parent.exists())
 
 
 def _fast_download_is_missing(environ: Mapping[str, str]) -> bool:
@@ -177,6 +231,27 @@ def _fast_download_is_missing(environ: Mapping[str, str]) -> bool:
 def _is_no_token(environ: Mapping[str, str]) -> bool:
     token = environ.get("HF_TOKEN", "").strip().lower()
     return token in options.TRUE | options.FALSE | options.NOTHING - {""}
+
+
+def _of_the_image(
+    baked: dict[str, Given], above: Mapping[str, Given], found: Findings
+) -> dict[str, Given]:
+    """Return what of the image's build applies: its values belong to the model that it holds."""
+
+    def differs(dest: str) -> bool:
+        both = dest in baked and dest in above
+        return both and bool(str(baked[dest].value).lower() != str(above[dest].value).lower())
+
+    if differs("model"):
+        other, ours = above["model"], baked["model"]
+        found.warnings.append(
+            f"{other.name}={other.value!r} is not the model in this image, {ours.value!r}: what "
+            "the image was built with does not apply."
+        )
+        return {}
+    if differs("tokenizer"):
+        baked.pop("tokenizer_revision", None)
+    return baked
 
 
 def _own(environ: Mapping[str, str], source: str, found: Findings) -> dict[str, Given]:
@@ -305,6 +380,9 @@ def _line(values: dict[str, Any], source: str, found: Findings) -> dict[str, Giv
 
 def _imply(given: dict[str, Given], found: Findings) -> None:
     """Add what other settings make necessary."""
+    name = given.get("model")
+    if name and (name.value.endswith(".gguf") or hub.GGUF.fullmatch(name.value)):
+        given.setdefault("quantization", Given("QUANTIZATION", "gguf", f"implied by {name.name}"))
     load = given.get("load_format")
     if load and load.value == "bitsandbytes" and "quantization" not in given:
         given["quantization"] = Given("QUANTIZATION", "bitsandbytes", f"implied by {load.name}")
@@ -329,7 +407,10 @@ def _check(given: Mapping[str, Given], found: Findings) -> None:
         if value.lower() not in known and value not in known and not plugin:
             because = given[dest].source
             because = f"({because}) " if because.startswith("implied") else ""
-            found.bad(given[dest].name, value, f"{because}must be one of {', '.join(known)}")
+            rule = f"must be one of {', '.join(known)}"
+            if value.lower() in PLUGINS:
+                rule = f"needs the package {PLUGINS[value.lower()]}, which is not installed here"
+            found.bad(given[dest].name, value, f"{because}{rule}")
     template = given.get("chat_template")
     if template and template.value and (why := options.template_problem(template.value)):
         found.bad(template.name, template.value, why)
@@ -379,6 +460,12 @@ def _suspect(environ: Mapping[str, str], found: Findings) -> None:
         )
     if _is_no_token(environ):
         found.warnings.append("HF_TOKEN holds no token (one starts with hf_), and is ignored.")
+    base = _base(environ)
+    if base and not os.access(_nearest(base), os.W_OK):
+        found.warnings.append(
+            f"{base} cannot be written: models in it are found, others are downloaded into the "
+            "container at each start, and compiled kernels are not kept. BASE_PATH names another."
+        )
     if _fast_download_is_missing(environ):
         found.warnings.append(
             "HF_HUB_ENABLE_HF_TRANSFER is ignored: the package hf_transfer is not installed."

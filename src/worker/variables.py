@@ -118,6 +118,49 @@ VARIABLES = (
         least=1,
     ),
     Variable(
+        "MAX_NUM_BEAMS",
+        "max_num_beams",
+        16,
+        "The most beams of one native answer: each is a request of its own at every token.",
+        least=1,
+    ),
+    Variable(
+        "MAX_SEQUENCES",
+        "max_sequences",
+        1024,
+        "The most answers of one native job: its prompts times `n`.",
+        least=1,
+    ),
+    Variable(
+        "MAX_SCORES",
+        "max_scores",
+        20,
+        "The most `output_scores` and `output_logits` for each token.",
+        least=1,
+    ),
+    Variable(
+        "MAX_WORD_SEQUENCES",
+        "max_word_sequences",
+        128,
+        "The most sequences of several tokens in `bad_words_ids` and `sequence_bias`.",
+        least=1,
+    ),
+    Variable(
+        "MAX_CHAINS",
+        "max_chains",
+        64,
+        "How many jobs may run transformers' logits processors at once; others wait. They run "
+        "inside the step that all requests share.",
+        least=1,
+    ),
+    Variable(
+        "MAX_DEAR_CHAINS",
+        "max_dear_chains",
+        4,
+        "How many of those may have a SynthID or selfhash watermark at once; others wait.",
+        least=1,
+    ),
+    Variable(
         "EXTRA_ROUTES",
         "extra_routes",
         (),
@@ -128,7 +171,15 @@ VARIABLES = (
         None,
         None,
         "Where models are stored, in `huggingface-cache`. "
-        f"By default `{NETWORK_VOLUME}` where there is one.",
+        f"By default `{NETWORK_VOLUME}` where there is one, and can be written.",
+    ),
+    Variable(
+        "STARTUP_TIMEOUT_S",
+        "startup_timeout_s",
+        1800,
+        "How long the start may stand still, in seconds, before the worker gives up: without a new "
+        "phase, and without a megabyte read, written or taken into memory.",
+        least=1,
     ),
     Variable("HF_TOKEN", None, None, "The Hugging Face token for gated and private models."),
     Variable(

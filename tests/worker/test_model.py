@@ -1,5 +1,6 @@
 """A model's name becomes a folder: real folders, laid out as huggingface_hub lays them out."""
 
+import argparse
 import json
 import os
 import subprocess
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from worker.model import RUNPOD_CACHE, caches, resolve
+from worker.errors import SettingsError
+from worker.hub import Kind
+from worker.model import RUNPOD_CACHE, caches, fetch, locate, resolve
 
 NAME = "Org/Tiny-Model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -214,3 +217,97 @@ def test_empty_variables_are_unset(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_runpods_cache_once() -> None:
     """Where the hub's cache is RunPod's own, it is asked once."""
     assert (RUNPOD_CACHE,) == caches({"HF_HUB_CACHE": str(RUNPOD_CACHE)})
+
+
+def test_the_image_comes_first() -> None:
+    """A baked model is taken from the image, whatever else is mounted; BASE_PATH is asked too."""
+    baked = {"BASE_PATH": "/models"}
+    environ = {"BASE_PATH": "/data", "HF_HUB_CACHE": "/elsewhere"}
+    found = [str(cache) for cache in caches(environ, baked)]
+
+    assert ["/models/huggingface-cache/hub", "/elsewhere", "/data/huggingface-cache/hub"] == (
+        found[:3]
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "files", "complete"),
+    [
+        ("tokenizer", {"tokenizer.json": "{}"}, True),
+        ("tokenizer", {"spiece.model": "sp"}, True),
+        ("tokenizer", {"qwen.tiktoken": "t"}, True),
+        ("tokenizer", {"tekken.json": "{}"}, True),
+        ("tokenizer", CONFIG, False),
+        ("adapter", {"adapter_config.json": "{}", "adapter_model.safetensors": "w"}, True),
+        ("adapter", {"adapter_config.json": "{}", "adapter_model.bin": "w"}, True),
+        ("adapter", {"adapter_config.json": "{}"}, False),
+        ("adapter", {"adapter_model.safetensors": "w"}, False),
+        ("model", {"params.json": "{}", "consolidated.safetensors": "w"}, True),
+    ],
+)
+def test_what_each_kind_needs(
+    tmp_path: Path, kind: Kind, files: dict[str, str], complete: bool
+) -> None:
+    """A tokenizer needs no weights, an adapter needs both of its files, Mistral's has its own."""
+    snapshot = make(tmp_path, files)
+
+    assert (str(snapshot) if complete else NAME) == resolve(NAME, None, [tmp_path], kind)
+
+
+def test_gguf(tmp_path: Path) -> None:
+    """`org/name:Q4_K_M` is the file of that quantisation, and no other one."""
+    snapshot = make(tmp_path, {"m-Q8_0.gguf": "w", "m-Q4_K_M.gguf": "w"})
+
+    assert str(snapshot / "m-Q4_K_M.gguf") == resolve(f"{NAME}:Q4_K_M", None, [tmp_path])
+    assert f"{NAME}:Q2_K" == resolve(f"{NAME}:Q2_K", None, [tmp_path])
+
+
+@pytest.mark.parametrize(
+    ("kind", "variable"),
+    [("model", "MODEL_NAME"), ("tokenizer", "TOKENIZER_NAME"), ("adapter", "LORA_MODULES")],
+)
+def test_a_path_to_nothing(kind: Kind, variable: str) -> None:
+    """A path that is not there names the setting that gave it."""
+    with pytest.raises(SettingsError, match=f"{variable}='/none' is a path, and there is nothing"):
+        resolve("/none", None, [], kind)
+
+
+def arguments(**values: object) -> argparse.Namespace:
+    names = ("revision", "tokenizer", "tokenizer_revision", "lora_modules", "download_dir")
+    others = {"load_format": "auto", "ignore_patterns": [], "hf_token": None}
+    return argparse.Namespace(**{**dict.fromkeys(names), **others, **values})
+
+
+def test_every_name_becomes_a_folder(tmp_path: Path) -> None:
+    """Model, tokenizer and adapters are found in the caches; what was given stays as it was."""
+    model = make(tmp_path, WHOLE)
+    tokenizer = make(tmp_path, {"tokenizer.json": "{}"}, folder="models--org--t", refs=["v1"])
+    files = {"adapter_config.json": "{}", "adapter_model.safetensors": "w"}
+    adapter = make(tmp_path, files, folder="models--org--a")
+    given = arguments(
+        model=NAME,
+        tokenizer="org/t",
+        tokenizer_revision="v1",
+        lora_modules=[argparse.Namespace(name="a", path="org/a")],
+    )
+    found = locate(given, [tmp_path])
+
+    assert (str(model), str(tokenizer)) == (found.model, found.tokenizer)
+    assert [str(adapter)] == [adapter.path for adapter in found.lora_modules]
+    assert (NAME, "org/a") == (given.model, given.lora_modules[0].path)
+
+
+@pytest.mark.parametrize(
+    ("model", "load_format", "environ"),
+    [
+        ("s3://bucket/model", "auto", {}),
+        (NAME, "tensorizer", {}),
+        (NAME, "dummy", {}),
+        (NAME, "auto", {"VLLM_USE_MODELSCOPE": "True"}),
+    ],
+)
+def test_what_is_left_to_vllm(model: str, load_format: str, environ: dict[str, str]) -> None:
+    """Other stores than the hub, and formats that load in their own way, are vLLM's to fetch."""
+    args = arguments(model=model, load_format=load_format)
+
+    assert model == fetch(args, environ, print).model

@@ -883,9 +883,10 @@ def test_a_bad_adapter_stops_the_start(tmp_path: Path) -> None:
 
 
 def test_bitsandbytes_implies_its_quantization(monkeypatch) -> None:
-    """LOAD_FORMAT=bitsandbytes asks for the quantization too, where this vLLM has it."""
-    assert problems(LOAD_FORMAT="bitsandbytes")[0].startswith(
-        "QUANTIZATION='bitsandbytes' (implied by LOAD_FORMAT) must be one of "
+    """LOAD_FORMAT=bitsandbytes asks for the quantization too, where its plugin is installed."""
+    assert problems(LOAD_FORMAT="bitsandbytes") == (
+        "QUANTIZATION='bitsandbytes' (implied by LOAD_FORMAT) needs the package vllm-bnb-plugin, "
+        "which is not installed here",
     )
 
     from vllm.model_executor.layers import quantization
@@ -896,27 +897,129 @@ def test_bitsandbytes_implies_its_quantization(monkeypatch) -> None:
     assert settings(LOAD_FORMAT="bitsandbytes").args.quantization == "bitsandbytes"
 
 
+@pytest.mark.parametrize("name", ["/models/model-Q4_K_M.gguf", "org/model-GGUF:Q4_K_M"])
+def test_gguf_implies_its_quantization(name) -> None:
+    """A GGUF file, here or on the hub, needs its plugin, and the start says so."""
+    with pytest.raises(SettingsError) as caught:
+        Settings.from_env({"MODEL_NAME": name})
+
+    assert caught.value.problems == (
+        "QUANTIZATION='gguf' (implied by MODEL_NAME) needs the package vllm-gguf-plugin, "
+        "which is not installed here",
+    )
+
+
+BAKED = {
+    "MODEL_NAME": "org/baked",
+    "MODEL_REVISION": "v1",
+    "QUANTIZATION": "awq",
+    "TOKENIZER_NAME": "org/tokenizer",
+    "TOKENIZER_REVISION": "v2",
+    "LORA_MODULES": '[{"name": "a", "path": "org/adapter"}]',
+    "BASE_PATH": "/models",
+}
+
+
+@pytest.mark.parametrize("environ", [{}, {"MODEL_NAME": "org/baked"}, {"MODEL": "Org/Baked"}])
+def test_what_was_baked_applies_to_the_baked_model(environ) -> None:
+    """Without a word, or with the same name, everything that the build said applies."""
+    args = Settings.from_env(environ, BAKED).args
+
+    assert (args.model.lower(), args.revision, args.quantization) == ("org/baked", "v1", "awq")
+    assert (args.tokenizer, args.tokenizer_revision) == ("org/tokenizer", "v2")
+    assert [adapter.path for adapter in args.lora_modules] == ["org/adapter"]
+
+
+def test_what_was_baked_does_not_apply_to_another_model() -> None:
+    """A revision, a quantisation, a tokenizer and adapters belong to the model in the image."""
+    found = Settings.from_env({"MODEL_NAME": "org/other"}, BAKED)
+    args = found.args
+
+    assert (args.model, args.revision, args.quantization) == ("org/other", None, None)
+    assert (args.tokenizer, args.tokenizer_revision, args.lora_modules) == (None, None, None)
+    assert found.warnings == (
+        "MODEL_NAME='org/other' is not the model in this image, 'org/baked': what the image was "
+        "built with does not apply.",
+    )
+
+
+def test_a_baked_tokenizers_revision_is_its_own() -> None:
+    """Another tokenizer does not get the revision of the one in the image."""
+    args = Settings.from_env({"TOKENIZER_NAME": "org/other"}, BAKED).args
+
+    assert (args.revision, args.tokenizer, args.tokenizer_revision) == ("v1", "org/other", None)
+
+
+@pytest.mark.parametrize("environ", [{}, {"MODEL_NAME": "org/baked"}, {"MAX_MODEL_LEN": "9"}])
+def test_a_baked_model_is_served_offline(environ) -> None:
+    """With nothing asked for beside it, the hub is off and the image's cache is the hub's."""
+    changes = process_environ(environ, BAKED)
+
+    assert (changes["HF_HUB_OFFLINE"], changes["HF_HUB_CACHE"]) == (
+        "1",
+        "/models/huggingface-cache/hub",
+    )
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"MODEL_NAME": "org/other"},
+        {"MODEL_REVISION": "v2"},
+        {"LORA_MODULES": '[{"name": "b", "path": "org/new"}]'},
+        {"SPECULATIVE_CONFIG": '{"model": "org/draft"}'},
+        {"VLLM_EXTRA_ARGS": "--model org/other"},
+    ],
+)
+def test_what_is_not_in_the_image_may_be_fetched(environ) -> None:
+    """An adapter, a draft or another model beside a baked one still comes from the hub."""
+    assert "HF_HUB_OFFLINE" not in process_environ(environ, BAKED)
+
+
 def test_process_environ() -> None:
     """Names that would mislead vLLM go, and nothing else does."""
     taken = ["VLLM_API_KEY", "VLLM_CONFIG_FILE", "VLLM_EXTRA_ARGS", "VLLM_CPU_FRACTION"]
     environ = {**dict.fromkeys(taken, "x"), "VLLM_LOGGING_LEVEL": "INFO", "HF_HOME": "/h"}
 
-    assert process_environ(environ) == {**dict.fromkeys(taken), "RUNPOD_LOG_LEVEL": "INFO"}
+    assert process_environ(environ) == {
+        **dict.fromkeys(taken),
+        "RUNPOD_LOG_LEVEL": "INFO",
+        "HF_XET_HIGH_PERFORMANCE": "1",
+    }
+
+
+COMPILED = {
+    "VLLM_CACHE_ROOT": "/models/compile-cache/vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "/models/compile-cache/inductor",
+    "TRITON_CACHE_DIR": "/models/compile-cache/triton",
+}
 
 
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({"BASE_PATH": "/models"}, {"HF_HOME": "/models/huggingface-cache"}),
-        ({"BASE_PATH": "/models/"}, {"HF_HOME": "/models/huggingface-cache"}),
-        ({"BASE_PATH": "/models", "HF_HOME": "/h"}, {}),
+        ({"BASE_PATH": "/models"}, {"HF_HOME": "/models/huggingface-cache", **COMPILED}),
+        ({"BASE_PATH": "/models/"}, {"HF_HOME": "/models/huggingface-cache", **COMPILED}),
+        ({"BASE_PATH": "/models", "HF_HOME": "/h"}, COMPILED),
+        ({"BASE_PATH": "/models", "HF_HOME": "/h", **dict.fromkeys(COMPILED, "/mine")}, {}),
         ({"BASE_PATH": "", "HF_HOME": "/h"}, {}),
         ({"HF_HOME": "/h", "HF_HUB_ENABLE_HF_TRANSFER": "0"}, {}),
     ],
 )
 def test_where_models_are_stored(environ, expected) -> None:
-    """BASE_PATH moves the Hugging Face cache, unless the user has moved it himself."""
-    assert process_environ({"RUNPOD_LOG_LEVEL": "DEBUG", **environ}) == expected
+    """BASE_PATH moves the Hugging Face cache and compiled kernels, but for what the user moved."""
+    given = {"RUNPOD_LOG_LEVEL": "DEBUG", "HF_XET_HIGH_PERFORMANCE": "0", **environ}
+
+    assert process_environ(given) == expected
+
+
+def test_a_volume_that_cannot_be_written(volume: Path) -> None:
+    """It costs the caches and a warning, and does not stop the start."""
+    subprocess.run(["mount", "-o", "remount,ro", volume], check=True)
+    given = {"RUNPOD_LOG_LEVEL": "DEBUG", "HF_XET_HIGH_PERFORMANCE": "1", "BASE_PATH": str(volume)}
+
+    assert process_environ(given) == {}
+    assert settings(**given).warnings[0].startswith(f"{volume} cannot be written: models in it")
 
 
 @pytest.mark.skipif(
@@ -934,7 +1037,9 @@ def test_fast_download_without_its_package() -> None:
 @pytest.mark.parametrize("name", ["RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL"])
 def test_the_users_log_level_stays(name) -> None:
     """The SDK's log level is set only where the user has not."""
-    assert process_environ({name: "WARN", "HF_HOME": "/h"}) == {}
+    environ = {name: "WARN", "HF_HOME": "/h", "HF_XET_HIGH_PERFORMANCE": "0"}
+
+    assert process_environ(environ) == {}
 
 
 def test_report() -> None:

@@ -1,0 +1,76 @@
+"""The start: its phases, said aloud, and the watch that ends a start which stands still."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
+
+import psutil
+
+# What counts as getting on, over all processes: bytes read, written, or taken into memory. The
+# watch's own reading stays far below it.
+STEP_BYTES = 16_000_000
+
+
+class Startup:
+    """What the start is doing, and how long each phase of it took."""
+
+    def __init__(self) -> None:
+        self._phases: list[tuple[str, float]] = []
+
+    def phase(self, name: str) -> None:
+        """Say what the start does now; the local endpoint shows these lines."""
+        self._phases.append((name, time.monotonic()))
+        print(f"phase: {name}", flush=True)
+
+    def report(self) -> str:
+        """Return how long each phase took, up to the one that runs now."""
+        starts = self._phases
+        took = [
+            f"{name} {end_s - start_s:.1f} s" for (name, start_s), (_, end_s) in pairwise(starts)
+        ]
+        return f"The start took {starts[-1][1] - starts[0][1]:.1f} s: {', '.join(took)}."
+
+    @contextmanager
+    def watched(self, timeout_s: float, give_up: Callable[[], object]) -> Iterator[None]:
+        """Call `give_up` on a thread when nothing gets on for `timeout_s` seconds in the block.
+
+        A slow start is left alone as long as it begins new phases, or its processes read, write or
+        take memory; one that only waits is ended with a sentence that names its last phase.
+        """
+        over = threading.Event()
+
+        def watch() -> None:
+            seen, since_s = (len(self._phases), _work()), time.monotonic()
+            while not over.wait(min(timeout_s / 60, 10)):
+                now = (len(self._phases), _work())
+                if now[0] != seen[0] or abs(now[1] - seen[1]) >= STEP_BYTES:
+                    seen, since_s = now, time.monotonic()
+                elif time.monotonic() - since_s > timeout_s:
+                    print(
+                        f"error: The start stood still for {timeout_s:g} s while "
+                        f"{self._phases[-1][0]} (STARTUP_TIMEOUT_S).",
+                        file=sys.stderr,
+                        flush=True,
+                    )
+                    give_up()
+                    return
+
+        threading.Thread(target=watch, name="startup", daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
+
+
+def _work() -> int:
+    """Return the bytes that this process and its children have read, written and hold."""
+    total = 0
+    me = psutil.Process()
+    for process in (me, *me.children(recursive=True)):
+        with suppress(psutil.Error):
+            io = process.io_counters()
+            total += io.read_chars + io.write_chars + process.memory_info().rss
+    return total
