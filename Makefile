@@ -10,6 +10,8 @@ export TOKENIZERS_PARALLELISM = false
 TORCH_SOURCE = $(if $(PIP_FIND_LINKS),$(PIP_FIND_LINKS:%=--find-links %),\
 	--extra-index-url https://download.pytorch.org/whl/cpu --index-strategy unsafe-best-match)
 
+SUDO = $(if $(filter-out 0,$(shell id -u)),sudo -E)
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
@@ -39,18 +41,26 @@ format: setup ## let ruff decide matters of taste
 docs: setup ## rewrite the generated pages
 	@$(PY) docs/generate.py
 
-check: setup ## format, lint, types, generated pages
+check: setup ## format, lint, types, generated pages, and what must agree
 	@$(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy
+	@builder/lint/run.sh
+	@$(PY) builder/agree.py && $(PY) builder/sdk_only.py --check
 	@$(PY) docs/generate.py --check
 
 clients: setup ## install the real clients that the tests run, each in its own environment
 	@tests/clients/setup.sh
 
 test: models clients ## every test that fits into a coffee break
-	@$(PY) -m pytest -q -m "not slow"
+	@$(PY) -m pytest -q -m "not slow and not image"
 
 test-all: models clients ## every test, for the night
-	@$(PY) -m pytest -q
+	@$(PY) -m pytest -q -m "not image"
+
+image-test: models ## build the image, and one with a model inside, and run them (root, no Docker)
+	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || { \
+		$(SUDO) apt-get update -qq && $(SUDO) apt-get install -qq -y buildah debootstrap \
+		debian-archive-keyring iproute2 >/dev/null; }
+	@$(SUDO) $(PY) -m pytest -q -m image -s tests/image
 
 bench: models ## the figures of benchmarks/, with their conditions
 	@for file in benchmarks/[a-z]*.py; do $(PY) $$file || exit 1; done
@@ -60,5 +70,10 @@ lock: setup ## rewrite requirements.txt from builder/requirements.in
 		--annotation-style line --overrides builder/overrides.txt \
 		--excludes builder/excludes.txt --no-emit-find-links --no-emit-index-url $(TORCH_SOURCE) \
 		builder/requirements.in --output-file requirements.txt
+	@$(MAKE) --no-print-directory setup && $(PY) builder/sdk_only.py
 
-.PHONY: help setup models clients run format docs check test test-all bench lock
+raise: setup ## raise vLLM to the newest version, everywhere
+	@$(PY) builder/raise_vllm.py $(VERSION)
+	@$(MAKE) --no-print-directory lock docs
+
+.PHONY: help setup models clients run format docs check test test-all image-test bench lock raise

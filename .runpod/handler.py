@@ -1,0 +1,8 @@
+"""RunPod's Hub asks for a file of this name; the worker itself is src/worker."""
+
+import sys
+
+from worker.handler import main
+
+if __name__ == "__main__":
+    sys.exit(main())
