@@ -1,9 +1,11 @@
-"""Write the pages of this folder that come from the code, or check that they are up to date.
+"""Write the pages of this folder and .runpod that come from the code, or check them.
 
 python docs/generate.py            writes them
 python docs/generate.py --check    says which are stale, and exits with 1
 """
 
+import json
+import os
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,8 +15,12 @@ sys.path.insert(0, str(HERE.parent / "src"))
 # vLLM reads the help texts of its options only where this stands on the command line.
 ARGUMENTS, sys.argv[1:] = sys.argv[1:], ["--help"]
 
+import hub  # noqa: E402
+
 from local_endpoint import knobs  # noqa: E402
 from worker import options  # noqa: E402
+from worker.parameters import PARAMETERS, Parameter  # noqa: E402
+from worker.sampling import Deployment  # noqa: E402
 from worker.variables import ALIASES, RETIRED, VARIABLES  # noqa: E402
 
 SETTINGS = """\
@@ -98,9 +104,169 @@ def knobs_page() -> str:
     return f"{KNOBS}\n{_table(('Knob', 'Accepts', 'Default', 'Basis', 'Meaning'), rows)}"
 
 
+PARAMETERS_INTRO = """\
+# Generation parameters
+
+<!-- Written by docs/generate.py from src/worker/parameters.py: do not edit. -->
+
+A job takes the parameters of transformers' `generate()` and of vLLM's `SamplingParams` by their
+names, and Hugging Face's give the tokens that `generate()` would give.
+
+```json
+{
+  "prompt": "The sky is",
+  "sampling_params": {"max_new_tokens": 20, "typical_p": 0.9, "no_repeat_ngram_size": 3}
+}
+```
+
+On `/v1/completions` and `/v1/chat/completions` the same names go into one more field of the body:
+
+```python
+client.completions.create(
+    model=model,
+    prompt="The sky is",
+    max_tokens=20,
+    extra_body={"generation_parameters": {"typical_p": 0.9, "no_repeat_ngram_size": 3}},
+)
+```
+
+There `max_length`, `bos_token_id`, what needs several requests (`num_beams`, `guidance_scale`,
+`token_healing`, `best_of`, `max_time`) and what adds to the native reply (`output_scores` and the
+like) are refused by their names.
+
+A number may be text (`"0.7"`), a switch `true`, `false`, `1`, `0` or their text.
+`null` is as if it were not there.
+
+## Where a value comes from
+
+The first of these that says something:
+
+1. The job.
+2. The model's `generation_config.json`. vLLM reads `temperature`, `top_k`, `top_p`, `min_p`,
+   `max_new_tokens` and its penalties there. The worker adds what vLLM drops: every parameter of
+   the chain, `num_beams`, `length_penalty`, `early_stopping` and `guidance_scale`; of these an
+   OpenAI route takes those of the chain, and only beside `generation_parameters`.
+   `GENERATION_CONFIG=vllm` leaves the file out, `OVERRIDE_GENERATION_CONFIG` overrides it.
+3. `DEFAULT_MAX_TOKENS`, for the length of a native answer.
+4. vLLM's default: sampling with temperature 1, where transformers' is greedy.
+
+## The chain
+
+The chain is transformers' own logits processors, in transformers' own order, inside the engine and
+batched with all other requests.
+A request uses it if one of its parameters becomes the chain in the tables below, and for what vLLM
+refuses or does in another order: a `temperature` above 2 or between 0 and 0.01, `top_p` of 0, and
+`top_p` together with `min_p`.
+Then `temperature`, `top_k`, `top_p`, `min_p` and `repetition_penalty` run in the chain too.
+`MAX_CHAINS` bounds how many requests use it at once.
+Where it cannot run, as beside speculation on vLLM's V1 runner, what needs it is refused.
+
+## Errors and warnings
+
+A name that is not on this page, a value out of its range, and two parameters that contradict each
+other end the job with one sentence:
+
+```json
+{
+  "error": {
+    "message": "typical_p=1.5: it must be a number above 0 and at most 1.",
+    "type": "invalid_parameter",
+    "param": "typical_p",
+    "code": 400
+  }
+}
+```
+
+`type` is `invalid_parameter`, `unsupported_parameter` for what cannot be had here, or
+`deployment_parameter` for what this worker was not started for.
+Both dialects may be mixed, but `max_tokens` beside another `max_new_tokens` is a contradiction.
+Between two of Hugging Face's own, the one wins that its documentation names.
+
+What has no effect is no error, as in transformers.
+The first yield of a native reply then holds `warnings`, a list of sentences.
+OpenAI's replies have no place for them.
+
+## In a native reply
+
+| Key | Where | What |
+| --- | --- | --- |
+| `scores`, `logits` | choice | for each token `{"token_ids": […], "values": […]}`, best first |
+| `logprobs`, `prompt_logprobs` | choice | each token's own, and the likeliest tokens' |
+| `token_ids` | choice | the answer's token ids |
+| `score` | choice | a beam's score |
+| `finish_reason` | choice | `stop`, `length` or `max_time` |
+| `stop_reason` | choice | the stop text or id that ended it |
+| `prompt_token_ids` | reply | the prompt's token ids, healed ones included |
+| `warnings` | reply | what had no effect |
+
+In the tables below an example goes into `sampling_params`.
+"""
+# The row each part of the page begins with.
+PARTS = {
+    "max_new_tokens": "Length and end",
+    "do_sample": "Strategy",
+    "temperature": "What becomes of the logits",
+    "num_return_sequences": "What comes back",
+    "eos_token_id": "Special tokens and the prompt",
+    "max_tokens": "vLLM's own",
+    "best_of": "vLLM's older ones, and this worker's",
+}
+
+
+def parameters_page() -> str:
+    """Return docs/parameters.md."""
+    parts: dict[str, list[Parameter]] = {name: [] for name in PARTS.values()}
+    part = ""
+    for row in PARAMETERS:
+        part = PARTS.get(row.name, part)
+        if row.kind not in ("deployment", "refused"):
+            parts[part].append(row)
+    head = ("Parameter", "What it does", "Allowed", "Becomes", "Differences", "Example")
+    page = [PARAMETERS_INTRO]
+    for title, rows in parts.items():
+        page += [f"## {title}\n", _table(head, map(_parameter, rows))]
+    fixed = (
+        (_names((p.name, *p.aliases)), p.meaning, f"`{p.option}`" if p.option else "", p.differs)
+        for p in PARAMETERS
+        if p.kind == "deployment"
+    )
+    refused = (
+        (f"`{p.name}`", p.meaning, p.differs, _accepted(p))
+        for p in PARAMETERS
+        if p.kind == "refused"
+    )
+    page += [
+        "## Fixed when the worker starts\n",
+        "Accepted where the value is what this worker does anyway, and refused otherwise, with the "
+        "variable that sets it.\n",
+        _table(("Parameter", "What it does", "Variable", "Here"), fixed),
+        "## Refused\n",
+        "Each with its reason, or with what to give instead. A value that asks for what is done "
+        "anyway is accepted.\n",
+        _table(("Parameter", "What it is", "The error ends", "Accepted"), refused),
+    ]
+    return "\n".join(page)
+
+
+def _parameter(row: Parameter) -> tuple[str, ...]:
+    becomes = row.becomes or f"`{row.name}`"
+    allowed = row.check.allowed if row.check else ""
+    example = "" if row.example is None else f"`{json.dumps({row.name: row.example})[1:-1]}`"
+    names = _names((row.name, *row.aliases))
+    return names, row.meaning, allowed, becomes, row.differs, example
+
+
+def _accepted(row: Parameter) -> str:
+    nothing = (0, 1) if row.check is None else (False,)
+    return ", ".join(f"`{json.dumps(v)}`" for v in nothing if row.fits(v, Deployment(0, 0)))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
+    "parameters.md": parameters_page,
     "local-endpoint-knobs.md": knobs_page,
+    "../.runpod/hub.json": hub.listing,
+    "../.runpod/tests.json": hub.tests,
 }
 
 
@@ -128,7 +294,7 @@ def main() -> int:
         if ARGUMENTS != ["--check"]:
             path.write_text(text, encoding="utf-8")
         elif not path.exists() or path.read_text(encoding="utf-8") != text:
-            stale.append(f"docs/{name}")
+            stale.append(os.path.normpath(f"docs/{name}"))
     if stale:
         print(f"{', '.join(stale)} is not what docs/generate.py writes: run it, and commit.")
     return 1 if stale else 0

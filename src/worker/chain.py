@@ -10,6 +10,7 @@ here rather than copied; tests/golden notices when it changes.
 
 import functools
 import json
+import logging
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -47,6 +48,8 @@ V2_MOST_IDS = 1024
 V2_MOST_STOP_IDS = 128
 
 MINUS_INFINITY = float("-inf")
+
+log = logging.getLogger("worker")
 
 
 @dataclass(frozen=True)
@@ -397,7 +400,7 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
         unguided = torch.log_softmax(logits[other.index : other.index + 1], dim=-1)
         scores = pair["scale"] * (scores - unguided) + unguided
         scores = self._chain(guided, ids, raw.shape[-1])(ids, scores)
-        if not bool(scores.isfinite().any()) or bool(scores.isnan().any()):
+        if not bool(_possible(scores, scores.new_tensor([pair["do_sample"]], dtype=torch.bool))):
             raise _Impossible
         _tell(guided, step, scores, raw)
         if pair["do_sample"]:
@@ -419,8 +422,8 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
             return
         try:
             indices = torch.tensor([row.index for row in rows], device=logits.device)
-            chosen = logits[indices]
-            possible = chosen.isfinite().any(dim=-1) & ~chosen.isnan().any(dim=-1)
+            samples = [bool(row.request.order.fields.get("do_sample")) for row in rows]
+            possible = _possible(logits[indices], torch.tensor(samples, device=logits.device))
             for row, is_possible in zip(rows, possible.tolist(), strict=True):  # the one sync
                 if not is_possible:
                     self._fail(logits, row, _Impossible())
@@ -431,8 +434,7 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
     def _fail(self, logits: torch.Tensor, row: _Row, error: Exception) -> None:
         request = row.request
         if not request.failed and request.order.report is not None:
-            reason = str(error) or type(error).__name__
-            reports.append(request.order.report, {"failure": reason})
+            reports.append(request.order.report, {"failure": _reason(error)})
         request.failed = True
         _force(logits, row.index, request.stop_id)
 
@@ -448,6 +450,13 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
 class _Impossible(Exception):  # noqa: N818 - what it says, not what it is
     def __str__(self) -> str:
         return "The parameters leave no token that may be generated."
+
+
+def _possible(scores: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+    """Say for each row whether a token can be taken, or where `samples` be drawn, from it."""
+    is_infinite = torch.isposinf(scores).any(dim=-1)  # the likeliest token, but no probability
+    is_broken = scores.isnan().any(dim=-1) | (is_infinite & samples)
+    return (scores > MINUS_INFINITY).any(dim=-1) & ~is_broken
 
 
 def _admit(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Request | None:
@@ -494,6 +503,16 @@ def _best(values: torch.Tensor, count: int) -> list[bytes]:
     return [ids.to(torch.int32).cpu().numpy().tobytes(), found.cpu().numpy().tobytes()]
 
 
+def _reason(error: Exception) -> str:
+    """Return the sentence for the caller; what nobody foresaw goes to the engine's log."""
+    if isinstance(error, _Impossible | ValueError):  # transformers' own refusals are sentences
+        return str(error)
+    if isinstance(error, OverflowError):
+        return "The parameters lead to numbers that are too large to compute with."
+    log.error("A chain failed in a way that nobody foresaw", exc_info=error)
+    return "The parameters cannot be applied together."
+
+
 def _force(logits: torch.Tensor, row: int, token: int) -> None:
     logits[row] = MINUS_INFINITY
-    logits[row, token] = 0.0
+    logits[row, token if token < logits.shape[-1] else 0] = 0.0

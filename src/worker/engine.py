@@ -151,7 +151,9 @@ def _with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
 
     engine_args = AsyncEngineArgs.from_cli_args(args)
     try:
-        if engine_args.create_model_config().runner_type == "pooling":
+        model_config = engine_args.create_model_config()
+        _refuse_idle_quantization(args.quantization, model_config)
+        if model_config.runner_type == "pooling":
             return args, "it serves a pooling model."
         if args.speculative_config and not engine_args.create_engine_config().use_v2_model_runner:
             return args, "vLLM's V1 model runner takes no logits processor beside speculation."
@@ -217,9 +219,25 @@ def check(args: argparse.Namespace) -> None:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
     try:
-        AsyncEngineArgs.from_cli_args(args).create_engine_config()
+        config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except Exception as error:
         raise StartError(_sentence(error)) from error
+    _refuse_idle_quantization(args.quantization, config.model_config)
+
+
+def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
+    """Refuse a scheme for experts alone on a model without any: vLLM only logs "0 layers"."""
+    from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+
+    wanted = model_config.quantization_config
+    if scheme not in ONLINE_QUANT_SHORTHAND_NAMES or wanted is None or model_config.is_moe:
+        return
+    if wanted.linear is None and wanted.targets is None:
+        raise StartError(
+            f"QUANTIZATION={scheme} quantises nothing here: it is for the experts of a "
+            "mixture-of-experts model, and this model has none. fp8_per_channel quantises any "
+            "model while it is loaded."
+        )
 
 
 def _sentence(error: Exception) -> str:

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from worker import sampling
+from worker import reports, sampling
 from worker.batching import Outbox
 from worker.engine import Engine
 from worker.errors import RequestError
@@ -75,7 +75,7 @@ class Call:
                 async with asyncio.TaskGroup() as group:
                     for index, item in enumerate(inputs):
                         source = self._source(index, item, plan, lora)
-                        group.create_task(self._send(index, source, plan, outbox))
+                        group.create_task(self._send(source, outbox))
         except Exception as error:
             raise self._engine.translate(_first(error)) from error
 
@@ -137,6 +137,8 @@ class Call:
         limit = {"max_tokens": plan.params.max_tokens} if plan.has_length else {}
         if plan.max_length is not None:
             limit = {}
+        if self._request.messages is not None and not self._deployment.has_tokenizer:
+            raise _no_tokenizer("A conversation", "messages")
         if self._request.messages is None:
             prompts = (self._prompt(prompt, plan) for prompt in self._request.prompts)
             return [await self._rendered(prompt, limit) for prompt in prompts]
@@ -162,11 +164,7 @@ class Call:
 
     def _prompt(self, prompt: Prompt, plan: Plan) -> Prompt:
         if isinstance(prompt, str) and prompt and not self._deployment.has_tokenizer:
-            raise RequestError(
-                "A text prompt needs a tokenizer, and this worker runs without one "
-                "(SKIP_TOKENIZER_INIT). Give token ids.",
-                param="prompt",
-            )
+            raise _no_tokenizer("A text prompt", "prompt")
         if prompt:
             return prompt
         assert plan.bos is not None  # else the request was refused
@@ -176,7 +174,7 @@ class Call:
         from worker import routines
 
         with self._engine.reports.report() as report:
-            asker = self._asker(plan, lora, report, "heal")
+            asker = self._asker(plan, lora, report, "-heal")
             healed = await routines.heal(asker, _text_only(item, "token_healing"))
         if healed is None:
             self._notes.setdefault("warnings", []).append(
@@ -188,50 +186,39 @@ class Call:
     def _asker(self, plan: Plan, lora: Any, report: Report, name: str) -> Any:
         from worker.routines import Asker
 
-        return Asker(self._engine.client, f"{self._request.job_id}-{name}", lora, report, plan)
+        return Asker(self._engine.client, self._request.job_id + name, lora, report, plan)
 
     def _source(self, index: int, item: Any, plan: Plan, lora: Any) -> AsyncIterator[Piece]:
-        """Return what writes the answers to one prompt, as pieces numbered within it."""
-        request_id = self._request.job_id
-        if len(self._request.prompts) > 1:
-            request_id += f"-{index}"
+        """Return what writes the answers to one prompt, in pieces."""
+        name = f"-{index}" if len(self._request.prompts) > 1 else ""
+        first = index * plan.sequences
         if plan.beams:
-            return self._search(item, plan, lora, index)
+            return self._search(item, plan, lora, name, first)
         if plan.guidance:
-            return self._guide(item, plan, lora, index)
-        if plan.ranked:
-            return self._rank(item, plan, lora, request_id)
-        return self._generate(item, plan, lora, request_id)
-
-    async def _send(
-        self, index: int, source: AsyncIterator[Piece], plan: Plan, outbox: Outbox[Piece]
-    ) -> None:
-        async for piece in source:
-            moved = replace(piece, choice=index * plan.sequences + piece.choice)
-            outbox.put(moved, len(piece.token_ids), len(piece.text))
-
-    async def _generate(
-        self, item: Any, plan: Plan, lora: Any, request_id: str
-    ) -> AsyncIterator[Piece]:
-        """Write the answers with one engine request, or with one for each that reports scores."""
+            return self._guide(item, plan, lora, name, first)
         params = plan.params.clone()
         params.max_tokens = plan.max_tokens(len(item["prompt_token_ids"]))
-        if params.n == 1 or not (plan.scores or plan.logits):
-            async for piece in self._request_pieces(item, params, plan, lora, request_id, 0):
-                yield piece
-            return
-        # A report holds one sequence, so each is a request; vLLM too takes n apart like this.
-        single = []
+        if plan.ranked:
+            return self._rank(item, params, plan, lora, name, first)
+        if params.n == 1 or not (plan.scores or plan.logits or plan.max_time_s):
+            return self._write(item, params, plan, lora, name, first)
+        # A report holds one sequence, and a deadline ends one, so each is a request; vLLM too
+        # takes n apart like this.
+        sources = []
         for i in range(params.n):
             one = params.clone()
             one.n, one.seed = 1, None if params.seed is None else params.seed + i
-            single.append(self._request_pieces(item, one, plan, lora, f"{request_id}-{i}", i))
-        async for piece in merged(single):
-            yield piece
+            sources.append(self._write(item, one, plan, lora, f"{name}-{i}", first + i))
+        return _merged(sources)
 
-    async def _request_pieces(
-        self, item: Any, params: Any, plan: Plan, lora: Any, request_id: str, first: int
+    async def _send(self, source: AsyncIterator[Piece], outbox: Outbox[Piece]) -> None:
+        async for piece in source:
+            outbox.put(piece, len(piece.token_ids), len(piece.text))
+
+    async def _write(
+        self, item: Any, params: Any, plan: Plan, lora: Any, name: str, first: int
     ) -> AsyncIterator[Piece]:
+        """Write the answers of one engine request; `first` is the number of the first."""
         from vllm.sampling_params import RequestOutputKind
 
         deadline_s = math.inf
@@ -241,36 +228,24 @@ class Call:
                 params.output_kind = RequestOutputKind.CUMULATIVE
         is_whole = params.output_kind != RequestOutputKind.DELTA
         with contextlib.ExitStack() as stack:
-            report = None
+            values = None
             if plan.order is not None:
                 report = stack.enter_context(self._engine.reports.report())
-                order = replace(plan.order, report=str(report.path))
-                params.extra_args = order.extra_args()
-            outputs = self._engine.client.generate(item, params, request_id, lora_request=lora)
-            stack_values: dict[str, dict[int, Any]] = {"scores": {}, "logits": {}}
-            done: dict[int, int] = {}
-            late = False
+                values = _Values(report, plan)
+                params.extra_args = replace(plan.order, report=str(report.path)).extra_args()
+            outputs = self._engine.client.generate(
+                item, params, self._request.job_id + name, lora_request=lora
+            )
             async for output in outputs:
                 late = time.monotonic() >= deadline_s and not output.finished
                 if is_whole and not (output.finished or late):
                     continue
-                if report is not None:
-                    from worker import routines
-
-                    records = report.read()
-                    refuse_failure(records)
-                    for name, held in stack_values.items():
-                        held.update(routines.values(records, name))
                 for one in output.outputs:
-                    extra = self._extra(output, one, plan)
+                    # First of all what failed: the engine's own word for it would be another.
+                    extra: dict[str, Any] = values.take(len(one.token_ids)) if values else {}
+                    extra |= self._extra(output, one, plan)
                     if late and one.finish_reason is None:
                         extra["finish_reason"] = "max_time"
-                    start = done.get(one.index, 0)
-                    done[one.index] = start + len(one.token_ids)
-                    for name, held in stack_values.items():
-                        if getattr(plan, name):
-                            steps = range(start, done[one.index])
-                            extra[name] = [held.pop(step) for step in steps if step in held]
                     yield Piece(first + one.index, one.text, tuple(one.token_ids), extra)
                 if late:
                     await outputs.aclose()
@@ -299,56 +274,88 @@ class Call:
         return extra
 
     async def _rank(
-        self, item: Any, plan: Plan, lora: Any, request_id: str
+        self, item: Any, params: Any, plan: Plan, lora: Any, name: str, first: int
     ) -> AsyncIterator[Piece]:
         """Write `best_of` answers and return the likeliest."""
         from vllm.sampling_params import RequestOutputKind
 
-        params = plan.params.clone()
-        params.max_tokens = plan.max_tokens(len(item["prompt_token_ids"]))
         params.output_kind = RequestOutputKind.FINAL_ONLY
-        if plan.order is not None:
-            params.extra_args = plan.order.extra_args()
-        last = None
-        async for output in self._engine.client.generate(
-            item, params, request_id, lora_request=lora
-        ):
-            last = output
-        assert last is not None
+        with self._engine.reports.report() as report:
+            if plan.order is not None:
+                params.extra_args = replace(plan.order, report=str(report.path)).extra_args()
+            last = None
+            async for output in self._engine.client.generate(
+                item, params, self._request.job_id + name, lora_request=lora
+            ):
+                last = output
+            assert last is not None
+            refuse_failure(report.read())
         best = sorted(last.outputs, key=lambda one: one.cumulative_logprob or 0.0, reverse=True)
-        for choice, one in enumerate(best[: plan.ranked]):
+        for i, one in enumerate(best[: plan.ranked]):
             extra = self._extra(last, one, plan)
             if self._request.sampling_params.get("logprobs") is None:
                 extra.pop("logprobs", None)  # asked for the ranking's sake
-            yield Piece(choice, one.text, tuple(one.token_ids), extra)
+            yield Piece(first + i, one.text, tuple(one.token_ids), extra)
 
-    async def _search(self, item: Any, plan: Plan, lora: Any, index: int) -> AsyncIterator[Piece]:
+    async def _search(
+        self, item: Any, plan: Plan, lora: Any, name: str, first: int
+    ) -> AsyncIterator[Piece]:
         from worker import routines
 
         prompt = _text_only(item, "num_beams")
         with self._engine.reports.report() as report:
-            asker = self._asker(plan, lora, report, str(index))
+            asker = self._asker(plan, lora, report, name)
             answers = await routines.beam_search(asker, prompt, plan.max_tokens(len(prompt)))
-        for choice, answer in enumerate(answers):
-            yield _piece(choice, answer, plan)
+        for i, answer in enumerate(answers):
+            yield _piece(first + i, answer, plan)
 
-    async def _guide(self, item: Any, plan: Plan, lora: Any, index: int) -> AsyncIterator[Piece]:
+    async def _guide(
+        self, item: Any, plan: Plan, lora: Any, name: str, first: int
+    ) -> AsyncIterator[Piece]:
         from worker import routines
 
         assert plan.guidance is not None
         prompt = _text_only(item, "guidance_scale")
         negative = plan.guidance.negative
         if isinstance(negative, str):
-            rendered = await self._rendered(negative, {})
-            negative = list(rendered["prompt_token_ids"])
+            negative = list((await self._rendered(negative, {}))["prompt_token_ids"])
         length = plan.max_tokens(len(prompt))
-        for choice in range(plan.params.n):
+        for i in range(plan.params.n):
             with self._engine.reports.report() as report:
-                asker = self._asker(plan, lora, report, f"{index}-{choice}")
-                answer = await routines.guide(
-                    asker, prompt, negative or prompt[-1:], length, choice
-                )
-            yield _piece(choice, answer, plan)
+                asker = self._asker(plan, lora, report, f"{name}-{i}")
+                answer = await routines.guide(asker, prompt, negative or prompt[-1:], length, i)
+            yield _piece(first + i, answer, plan)
+
+
+class _Values:
+    """The scores and logits of one sequence, which arrive beside its tokens."""
+
+    def __init__(self, report: Report, plan: Plan) -> None:
+        self._report = report
+        self._held: dict[str, dict[int, Any]] = {
+            name: {} for name in ("scores", "logits") if getattr(plan, name)
+        }
+        self._done = 0
+
+    def take(self, tokens: int) -> dict[str, list[Any]]:
+        """Return what belongs to so many more tokens. Raises RequestError for a failure."""
+        records = self._report.read()
+        refuse_failure(records)
+        steps = range(self._done, self._done + tokens)
+        self._done += tokens
+        taken = {}
+        for name, held in self._held.items():
+            held.update(reports.values(records, name))
+            taken[name] = [held.pop(step) for step in steps if step in held]
+        return taken
+
+
+def _no_tokenizer(what: str, param: str) -> RequestError:
+    return RequestError(
+        f"{what} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT). "
+        "Give token ids.",
+        param=param,
+    )
 
 
 def _piece(choice: int, answer: Any, plan: Plan) -> Piece:
@@ -366,7 +373,7 @@ def _text_only(item: Any, name: str) -> list[int]:
     return list(item["prompt_token_ids"])
 
 
-async def merged(sources: list[AsyncIterator[Piece]]) -> AsyncIterator[Piece]:
+async def _merged(sources: list[AsyncIterator[Piece]]) -> AsyncIterator[Piece]:
     """Return the pieces of several sources as they come; leaving ends them all."""
     queue: asyncio.Queue[Piece | None] = asyncio.Queue()
 

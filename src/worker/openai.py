@@ -182,7 +182,7 @@ class Call:
         report: Report | None = None,
     ) -> None:
         headers, body = self._body(path, route, method, given)
-        exchange = _Exchange(body, outbox)
+        exchange = _Exchange(body, outbox, report)
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -206,8 +206,7 @@ class Call:
                 cause = error.__cause__  # Starlette wraps what is raised within an answer
                 reason = cause if isinstance(cause, Exception) else error
                 raise self._engine.translate(reason) from error
-        if report is not None:
-            refuse_failure(report.read())
+        exchange.refuse_failure()
         self._finish(exchange, path, outbox)
 
     def join(self, items: list[Any]) -> Any:
@@ -292,6 +291,11 @@ class Call:
                 return RequestError(f"{path}: {reply['detail']}.", code=status)
             info = reply["error"]
             message = _plain(info["message"])
+            if not message and not self._deployment.has_tokenizer:
+                message = (
+                    "This route needs a tokenizer, and this worker runs without one "
+                    "(SKIP_TOKENIZER_INIT)."
+                )
             return RequestError(
                 message + _hint(message),
                 code=status,
@@ -319,7 +323,7 @@ class Call:
 class _Exchange:
     """The two ASGI channels of one call, and what came back through them."""
 
-    def __init__(self, body: bytes, outbox: Outbox[Any]) -> None:
+    def __init__(self, body: bytes, outbox: Outbox[Any], report: Report | None = None) -> None:
         self.gone = asyncio.Event()
         self.status = 0
         self.content_type = ""
@@ -329,6 +333,8 @@ class _Exchange:
         self.error: Any = None
         self._body: bytes | None = body
         self._outbox = outbox
+        self._report = report
+        self._failure: RequestError | None = None
 
     async def receive(self) -> Message:
         if self._body is not None:
@@ -352,7 +358,22 @@ class _Exchange:
             for event in self.splitter.feed(body):
                 self.put(event)
 
+    def refuse_failure(self) -> None:
+        """Raise RequestError where the chain failed: the app takes that for an ordinary end."""
+        if self._failure is None and self._report is not None:
+            try:
+                refuse_failure(self._report.read())
+            except RequestError as error:
+                self._failure = error
+        if self._failure is not None:
+            raise self._failure
+
     def put(self, event: bytes) -> None:
+        try:
+            self.refuse_failure()
+        except RequestError:  # the rest would tell of a good end; it is dropped, and cut short
+            self.gone.set()
+            return
         tokens, error = weigh(event)
         if error is not None:
             self.error = error
@@ -526,6 +547,8 @@ def _hint(message: str) -> str:
     """Append what the deployer of a worker can do, where vLLM names options of its own program."""
     if "chat template" in message and "tokenizer" in message:
         return " Set the variable CUSTOM_CHAT_TEMPLATE, or use the route /v1/completions."
+    if "skip_tokenizer_init" in message:
+        return " (The variable SKIP_TOKENIZER_INIT. Token ids for /v1/completions need none.)"
     if option := re.search(r"--([a-z][a-z0-9-]+)", message):
         variable = option[1].replace("-", "_").upper()
         return f" (On this worker {option[0]} is the variable {variable}.)"

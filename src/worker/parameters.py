@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from worker.errors import shown
+
 Kind = Literal["native", "chain", "routine", "output", "deployment", "refused"]
 
 KINDS: Mapping[Kind, str] = {
@@ -23,7 +25,11 @@ KINDS: Mapping[Kind, str] = {
 }
 
 MOST_STOP_STRINGS = 256
-MOST_IDS = 1_000_000
+# Beyond these a division turns logits of 32 bits into infinities.
+COLDEST, HOTTEST = 1e-6, 1e6
+MOST = 2**62  # the engine speaks MessagePack, and adds to some of these
+# The V2 runner keeps these in 32 bits; more would end the engine.
+MOST_TOKENS = 1_000_000_000
 
 
 class Facts(Protocol):
@@ -51,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Parameter:
-    """One row. `check` is None where vLLM itself judges the value.
+    """One row. `check` is None where no value is accepted, or `fits` alone judges it.
 
     `becomes` says what it turns into here, `differs` what a user of the reference will notice. For
     a deployment parameter `option` names the variable that sets it, and `fits` says whether the
@@ -72,14 +78,16 @@ class Parameter:
 
 
 def whole(least: int, most: int | None = None) -> Check:
-    between = f"from {least} to {most:,}" if most is not None else f"of at least {least}"
+    between = f"from {least:,} to {most:,}" if most is not None else f"of at least {least:,}"
 
     def read(value: Any, _: Facts) -> int:
         value = _from_text(value)
         if type(value) is float and value.is_integer():  # JSON has one kind of number
             value = int(value)
-        if type(value) is not int or value < least or value > (2**62 if most is None else most):
+        if type(value) is not int or value < least or (most is not None and value > most):
             raise ValueError
+        if value > MOST:
+            raise ValueError(f"be at most {MOST:,}")
         return value
 
     return Check(f"a whole number {between}", read)
@@ -89,19 +97,32 @@ def number(
     least: float, most: float = math.inf, *, above: bool = False, below: bool = False
 ) -> Check:
     """`above` and `below` leave the bound itself out."""
-    low = f"above {least:g}" if above else f"of at least {least:g}"
-    high = "" if most == math.inf else f" and {'below' if below else 'at most'} {most:g}"
+    low = f"above {_plain(least)}" if above else f"of at least {_plain(least)}"
+    high = "" if most == math.inf else f" and {'below' if below else 'at most'} {_plain(most)}"
     allowed = f"a number {low}{high}" if least != -math.inf else "a finite number"
 
     def read(value: Any, _: Facts) -> float:
-        value = _from_text(value)
-        if type(value) not in (int, float) or not math.isfinite(value):
+        read = _float(_from_text(value))
+        if not math.isfinite(read):
             raise ValueError
-        if value < least or value > most or (above and value == least) or (below and value == most):
+        if read < least or read > most or (above and read == least) or (below and read == most):
             raise ValueError
-        return float(value)
+        return read
 
     return Check(allowed, read)
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.6f}".rstrip("0").rstrip(".")
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        raise ValueError from None
 
 
 def choice(*values: Any) -> Check:
@@ -118,6 +139,8 @@ def _from_text(value: Any) -> Any:
     """Return the number that a text holds, as a form sends it; anything else as it is."""
     if not isinstance(value, str):
         return value
+    if not value.isascii() or "_" in value:  # which Python reads as numbers
+        raise ValueError
     for kind in (int, float):
         with contextlib.suppress(ValueError):
             return kind(value)
@@ -170,42 +193,105 @@ def _read_id_or_ids(value: Any, facts: Facts) -> list[int]:
 def _read_sequences(value: Any, facts: Facts) -> list[list[int]]:
     if not isinstance(value, list) or not value:
         raise ValueError
-    sequences = []
+    # Each once: the engine reads them inside a step that all requests share.
+    sequences: dict[tuple[int, ...], None] = {}
     for ids in value:
         if not isinstance(ids, list) or not ids:
             raise ValueError
-        sequences.append([_token_id(one, facts) for one in ids])
-    return sequences
+        sequences[tuple(_token_id(one, facts) for one in ids)] = None
+    return [list(ids) for ids in sequences]
 
 
 def _read_sequence_bias(value: Any, facts: Facts) -> list[list[Any]]:
     if not isinstance(value, list) or not value:
         raise ValueError
-    biases = []
+    biases = {}  # of one that comes twice the last holds, as in transformers
     for entry in value:
         if not isinstance(entry, list) or len(entry) != 2 or not isinstance(entry[0], list):
             raise ValueError
         ids, bias = entry
-        if not ids or type(bias) not in (int, float) or math.isnan(bias):
+        bias = _float(bias)
+        if not ids or math.isnan(bias):
             raise ValueError
-        biases.append([[_token_id(one, facts) for one in ids], float(bias)])
-    return biases
+        if bias > HOTTEST:  # -inf forbids, as in transformers; the other would leave no number
+            raise ValueError(f"hold biases of at most {_plain(HOTTEST)}")
+        biases[tuple(_token_id(one, facts) for one in ids)] = bias
+    return [[list(ids), bias] for ids, bias in biases.items()]
 
 
-def _read_decay(value: Any, _: Facts) -> list[Any]:
+def _read_decay(value: Any, facts: Facts) -> list[Any]:
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError
     start, factor = value
-    if type(start) is not int or start < 0 or type(factor) not in (int, float):
+    return [whole(0).read(start, facts), number(0, 100, above=True).read(factor, facts)]
+
+
+def _read_temperature(value: Any, facts: Facts) -> float:
+    temperature: float = number(0, HOTTEST).read(value, facts)
+    if 0 < temperature < COLDEST:
         raise ValueError
-    if not (math.isfinite(factor) and factor > 0):
+    return temperature
+
+
+def _read_logprobs(value: Any, facts: Facts) -> int | None:
+    if type(value) is bool:
+        return 1 if value else None
+    count: int = whole(-1).read(value, facts)
+    return count
+
+
+def _read_logit_bias(value: Any, facts: Facts) -> dict[int, float]:
+    if not isinstance(value, dict):
         raise ValueError
-    return [start, float(factor)]
+    biases = {}
+    for key, bias in value.items():
+        token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
+        # As on vLLM's own routes.
+        biases[_token_id(token, facts)] = min(
+            100.0, max(-100.0, number(-math.inf).read(bias, facts))
+        )
+    return biases
+
+
+def _read_structured(value: Any, facts: Facts) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError
+    for name, one in value.items():
+        check = STRUCTURED_FIELDS.get(name)
+        if check is not None and one is not None:
+            try:
+                check.read(one, facts)
+            except ValueError:
+                raise ValueError(f"have as {name} {check.allowed}") from None
+    return value
+
+
+def _read_choice(value: Any, _: Facts) -> list[str]:
+    if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
+        raise ValueError
+    return value
+
+
+def _read_object(value: Any, _: Facts) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError
+    return value
+
+
+def _read_schema(value: Any, facts: Facts) -> Any:
+    return value if isinstance(value, dict) else TEXT.read(value, facts)
+
+
+def _read_id_rows(value: Any, facts: Facts) -> list[list[int]]:
+    if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
+        raise ValueError
+    # vLLM takes -1 for what fills up a row.
+    return [[one if one == -1 else _token_id(one, facts) for one in row] for row in value]
 
 
 _HASHED: Mapping[str, Check] = {
     "greenlist_ratio": number(0, 1, above=True, below=True),
-    "bias": number(-math.inf),
+    "bias": number(-1000, 1000),
     "hashing_key": whole(0, 2**31),
     "seeding_scheme": choice("lefthash", "selfhash"),
     "context_width": whole(1, 64),
@@ -239,7 +325,7 @@ def _read_watermark(value: Any, facts: Facts) -> dict[str, Any]:
     read = {}
     for name, one in value.items():
         if name not in checks:
-            raise ValueError(f"hold these fields only: {', '.join(checks)}; not {name!r}")
+            raise ValueError(f"hold these fields only: {', '.join(checks)}; not {shown(name)}")
         try:
             read[name] = checks[name].read(one, facts)
         except ValueError:
@@ -256,12 +342,37 @@ ID_OR_IDS = Check("a token id or a list of them", _read_id_or_ids)
 ONE_ID = Check("a token id of this model", _token_id)
 SEQUENCES = Check("a list of lists of token ids, none of them empty", _read_sequences)
 SEQUENCE_BIAS = Check("a list of pairs [[token ids], bias]", _read_sequence_bias)
-DECAY = Check("[start, factor]: a whole number of tokens and a number above 0", _read_decay)
+DECAY = Check(
+    "[start, factor]: a whole number of tokens and a number above 0 and at most 100", _read_decay
+)
+TEMPERATURE = Check(
+    f"0, or a number from {_plain(COLDEST)} to {_plain(HOTTEST)}", _read_temperature
+)
+PENALTY = number(COLDEST, HOTTEST)
+LOGPROBS = Check("a whole number of at least -1, true for 1, or false", _read_logprobs)
+LOGIT_BIAS = Check("an object of token ids and finite numbers", _read_logit_bias)
+ID_ROWS = Check("a list of lists of token ids", _read_id_rows)
+OBJECT = Check("an object", _read_object)
+CHOICE = Check("a list of texts, not empty", _read_choice)
 WATERMARK = Check("an object of transformers' WatermarkingConfig", _read_watermark)
 VALUES = Check("true, false or the number of values for each token", _read_values)
 TEXT = Check(
     "a text, not empty", lambda v, _: v if isinstance(v, str) and v else _raise(ValueError())
 )
+
+
+SCHEMA = Check("a JSON schema, as an object or as a text", _read_schema)
+REGEX = Check("a text", lambda v, _: v if isinstance(v, str) else _raise(ValueError()))
+STRUCTURED_FIELDS: Mapping[str, Check] = {
+    "json": SCHEMA,
+    "regex": REGEX,
+    "choice": CHOICE,
+    "grammar": TEXT,
+    "json_object": Check("true", lambda v, _: v is True or _raise(ValueError())),
+    "whitespace_pattern": REGEX,
+    "structural_tag": TEXT,
+}
+STRUCTURED = Check('an object, such as {"choice": ["yes", "no"]}', _read_structured)
 
 
 def _raise(error: Exception) -> Any:
@@ -275,6 +386,8 @@ def _speculative(facts: Facts, key: str) -> Any:
 def _is_method(name: str) -> Callable[[Any, Facts], bool]:
     return lambda value, facts: value is False or _speculative(facts, "method") == name
 
+
+_TEXTS_OR_NONE = Check(TEXTS.allowed, lambda v, f: [] if v == [] else _read_texts(v, f))
 
 _CHAIN = "the chain"
 _WHERE_GREEDY = "Without sampling it has no effect, as in transformers, and the reply warns."
@@ -412,7 +525,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "temperature",
         "native",
         "Flattens (above 1) or sharpens (below 1) the distribution; 0 is greedy.",
-        number(0),
+        TEMPERATURE,
         becomes="`temperature`, or the chain",
         differs="Above 2 and between 0 and 0.01 vLLM would refuse or raise it: the chain takes it.",
         example=0.7,
@@ -488,7 +601,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "repetition_penalty",
         "native",
         "Above 1 makes tokens of prompt and answer less likely, below 1 more.",
-        number(0, 1e6, above=True),
+        PENALTY,
         becomes="`repetition_penalty`, or the chain",
         example=1.2,
         reference="both",
@@ -497,7 +610,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "encoder_repetition_penalty",
         "chain",
         "Above 1 makes the prompt's tokens more likely.",
-        number(0, 1e6, above=True),
+        PENALTY,
         becomes=_CHAIN,
         example=1.3,
     ),
@@ -669,10 +782,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     Parameter(
         "output_hidden_states",
-        "deployment",
+        "refused",
         "Returns the layers' hidden states.",
         FLAG,
-        option=_SPECULATION,
         differs="vLLM writes them to files, in a deployment made for it; a reply cannot hold them.",
         fits=lambda value, _facts: value is False,
     ),
@@ -680,6 +792,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "output_attentions",
         "refused",
         "Returns the attention matrices.",
+        FLAG,
         differs="vLLM's attention kernels do not produce attention matrices.",
         fits=lambda value, _facts: value is False,
     ),
@@ -914,7 +1027,7 @@ PARAMETERS: tuple[Parameter, ...] = (
             ),
         )
     ),
-    # vLLM's own; without a check here vLLM judges
+    # vLLM's own
     Parameter(
         "max_tokens",
         "native",
@@ -928,7 +1041,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "min_tokens",
         "native",
         "Neither the end, nor stop ids, nor stop strings count for so many tokens.",
-        whole(0),
+        whole(0, MOST_TOKENS),
         example=8,
         reference="vLLM",
     ),
@@ -953,7 +1066,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "seed",
         "native",
         "Makes draws repeatable on one worker.",
-        whole(-(2**62)),
+        whole(-MOST, MOST),
         differs="transformers draws other numbers from the same seed.",
         example=7,
         reference="vLLM",
@@ -962,10 +1075,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "stop",
         "native",
         "The answer ends before the first of these texts.",
-        Check(
-            f"a text or a list of at most {MOST_STOP_STRINGS} texts, none of them empty",
-            lambda v, f: [] if v == [] else _read_texts(v, f),
-        ),
+        _TEXTS_OR_NONE,
         example=["User:"],
         reference="vLLM",
     ),
@@ -995,6 +1105,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "logprobs",
         "native",
         "Returns so many log-probabilities for each token; MAX_LOGPROBS is the most.",
+        LOGPROBS,
         example=3,
         reference="vLLM",
     ),
@@ -1002,32 +1113,44 @@ PARAMETERS: tuple[Parameter, ...] = (
         "prompt_logprobs",
         "native",
         "The same for the prompt's tokens.",
+        LOGPROBS,
         example=1,
         reference="vLLM",
     ),
     *(
-        Parameter(name, "native", meaning, example=example, reference="vLLM")
-        for name, meaning, example in (
-            ("logit_bias", "Token ids and what is added to their logits.", {"198": -5.0}),
-            ("allowed_token_ids", "The only token ids that may come.", [504, 198]),
-            ("bad_words", "Texts that may not come.", ["never"]),
+        Parameter(name, "native", meaning, check, example=example, reference="vLLM")
+        for name, meaning, check, example in (
+            (
+                "logit_bias",
+                "Token ids and what is added to their logits, from -100 to 100.",
+                LOGIT_BIAS,
+                {"198": -5.0},
+            ),
+            ("allowed_token_ids", "The only token ids that may come.", IDS, [504, 198]),
+            ("bad_words", "Texts that may not come.", _TEXTS_OR_NONE, ["never"]),
             (
                 "structured_outputs",
                 "Constrains the answer: an object with `json`, `regex`, `choice` or `grammar`.",
+                STRUCTURED,
                 {"choice": ["yes", "no"]},
             ),
-            ("skip_special_tokens", "Leave special tokens out of the text.", True),
-            ("spaces_between_special_tokens", "Put spaces between special tokens.", True),
-            ("detokenize", "Make text of the tokens.", True),
-            ("flat_logprobs", "How vLLM keeps log-probabilities.", None),
-            ("logprob_token_ids", "The token ids whose log-probabilities are returned.", None),
-            ("prompt_logprob_token_ids", "The same for the prompt.", None),
-            ("prompt_logprob_start", "Where they begin.", None),
-            ("repetition_detection", "Ends an answer that repeats itself.", None),
-            ("skip_reading_prefix_cache", "Compute the prompt anew.", None),
-            ("stream_interval", "How many tokens one engine output has.", None),
-            ("thinking_token_budget", "How many tokens of thinking there may be.", None),
-            ("watermarking", "Whether vLLM's own, engine-wide watermark applies.", None),
+            ("skip_special_tokens", "Leave special tokens out of the text.", FLAG, True),
+            ("spaces_between_special_tokens", "Put spaces between special tokens.", FLAG, True),
+            ("detokenize", "Make text of the tokens.", FLAG, True),
+            ("flat_logprobs", "How vLLM keeps log-probabilities.", FLAG, None),
+            ("logprob_token_ids", "The token ids whose log-probabilities are returned.", IDS, None),
+            ("prompt_logprob_token_ids", "The same for the prompt.", ID_ROWS, None),
+            ("prompt_logprob_start", "Where they begin.", whole(0), None),
+            ("repetition_detection", "Ends an answer that repeats itself.", OBJECT, None),
+            ("skip_reading_prefix_cache", "Compute the prompt anew.", FLAG, None),
+            ("stream_interval", "How many tokens one engine output has.", whole(1), None),
+            (
+                "thinking_token_budget",
+                "How many tokens of thinking there may be; -1 is no limit.",
+                whole(-1, MOST_TOKENS),
+                None,
+            ),
+            ("watermarking", "Whether vLLM's own, engine-wide watermark applies.", FLAG, None),
         )
     ),
     # vLLM's older ones, and this worker's
@@ -1056,6 +1179,7 @@ PARAMETERS: tuple[Parameter, ...] = (
             f"guided_{name}",
             "native",
             f"The older name of `structured_outputs` with `{field_name}`.",
+            FLAG if field_name == "json_object" else STRUCTURED_FIELDS[field_name],
             becomes="`structured_outputs`",
             example=example,
             reference="vLLM",

@@ -8,7 +8,9 @@ import contextlib
 import os
 import shutil
 import tempfile
+from array import array
 from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -20,30 +22,33 @@ _LENGTH_BYTES = 4
 
 
 class Report:
-    """One file, read on the worker's side. Use it as a `with` block, which removes the file."""
+    """One file, read on the worker's side. Use it as a `with` block, which removes the file.
+
+    A file that is gone or cannot be made means that shared memory is full: RequestError (503).
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._at = 0
 
     def __enter__(self) -> "Report":
-        self.path.touch()
+        try:
+            self.path.touch()
+        except OSError:
+            raise _full() from None
         return self
 
     def __exit__(self, *_: object) -> None:
         self.path.unlink(missing_ok=True)
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the records that came since the last call.
-
-        A file that is gone means that the processor could not write: shared memory is full.
-        """
+        """Return the records that came since the last call."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._at)
                 content = file.read()
         except FileNotFoundError:
-            return [{"failure": "The worker's shared memory is full."}]
+            raise _full() from None
         records = []
         at = 0
         while at + _LENGTH_BYTES <= len(content):
@@ -62,11 +67,33 @@ class Report:
         self._at = 0
 
 
+def _full() -> RequestError:
+    return RequestError("The worker's shared memory is full. Send the request again.", code=503)
+
+
 def refuse_failure(records: Iterable[dict[str, Any]]) -> None:
     """Raise RequestError where the chain reports that it failed."""
     for record in records:
         if "failure" in record:
             raise RequestError(str(record["failure"]), type="invalid_parameter")
+
+
+def unpack(packed: list[bytes]) -> "tuple[array[int], array[float]]":
+    """Return the ids and the values that belong to them, best first."""
+    return array("i", packed[0]), array("f", packed[1])
+
+
+def values(records: Iterable[dict[str, Any]], name: str) -> dict[int, dict[str, list[Any]]]:
+    """Return what a report holds of `scores` or `logits`, by step; impossible tokens left out."""
+    found: dict[int, dict[str, list[Any]]] = {}
+    for record in records:
+        if name in record:
+            pairs = [pair for pair in zip(*unpack(record[name]), strict=True) if isfinite(pair[1])]
+            found[record["step"]] = {
+                "token_ids": [token_id for token_id, _ in pairs],
+                "values": [value for _, value in pairs],
+            }
+    return found
 
 
 def append(path: str, record: dict[str, Any]) -> None:

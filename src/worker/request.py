@@ -159,8 +159,8 @@ def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
 def _given_prompt(given: dict[str, Any]) -> Any:
     """Return the prompt; `prompt_token_ids` is another name for token ids, and so is its object."""
     prompt, ids = given.get("prompt"), given.get("prompt_token_ids")
-    if isinstance(prompt, dict) and set(prompt) == {"prompt_token_ids"}:
-        prompt, ids = None, prompt["prompt_token_ids"]
+    if isinstance(prompt, dict) and prompt.keys() == {"prompt_token_ids"}:
+        ids, prompt = prompt["prompt_token_ids"], None
     if ids is None:
         return prompt
     if prompt is not None:

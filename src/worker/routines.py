@@ -8,7 +8,7 @@ scores, comes through the chain's report.
 import asyncio
 import secrets
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -25,6 +25,7 @@ from transformers.generation.utils import GenerationMixin
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
+from worker import reports
 from worker.chain import Order, build
 from worker.errors import RequestError
 from worker.reports import Report, refuse_failure
@@ -114,19 +115,9 @@ class Asker:
         return text[: at + len(stop) if params.include_stop_str_in_output else at]
 
 
-def values(records: Iterable[Mapping[str, Any]], name: str) -> dict[int, Any]:
-    """Return what a report holds of `scores` or `logits`, by step: ids and values, best first."""
-    found = {}
-    for record in records:
-        if name in record:
-            ids, numbers = unpack(record[name])
-            found[record["step"]] = {"token_ids": ids.tolist(), "values": numbers.tolist()}
-    return found
-
-
-def unpack(pair: list[bytes]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids = torch.frombuffer(bytearray(pair[0]), dtype=torch.int32)
-    return ids.long(), torch.frombuffer(bytearray(pair[1]), dtype=torch.float32)
+def _tensors(record: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
+    ids, numbers = reports.unpack(record["scores"])
+    return torch.tensor(ids), torch.tensor(numbers)
 
 
 class _BeamStub:
@@ -282,7 +273,7 @@ async def beam_search(asker: Asker, prompt: list[int], max_tokens: int) -> list[
                 name = f"{search.length}-{beam}"
                 group.create_task(asker.ask(ids, replace(order, tag=beam), name, max_tokens=1))
         records = [record for record in asker.records() if "scores" in record]
-        found = {record["tag"]: unpack(record["scores"]) for record in records}
+        found = {record["tag"]: _tensors(record) for record in records}
         asker.report.clear()
         more = await asyncio.to_thread(search.advance, found)
     is_late = plan.max_time_s is not None and time.monotonic() - started_s >= plan.max_time_s
@@ -349,7 +340,7 @@ async def guide(
     held = {
         name: [steps[i] for i in range(len(made)) if i in steps]
         for name in ("scores", "logits")
-        if (steps := values(records, name))
+        if (steps := reports.values(records, name))
     }
     return Answer(made, asker.stopped(asker.text(prompt, made)), reason, values=held)
 
@@ -422,7 +413,7 @@ async def _slow_step(
             group.create_task(asker.ask(start + made, plain, name, max_tokens=1))
     rows = {}
     for record in asker.records():
-        ids, numbers = unpack(record["scores"])
+        ids, numbers = _tensors(record)
         rows[record["tag"]] = torch.empty(vocab_size).scatter_(0, ids, numbers)
     scores = (pair["scale"] * (rows[0] - rows[1]) + rows[1])[None]
     ids = torch.tensor([prompt + made])

@@ -76,7 +76,9 @@ NOT_IN_ROUTINES = (
     "frequency_penalty",
     "min_tokens",
     "logprobs",
+    "logprob_token_ids",
     "prompt_logprobs",
+    "prompt_logprob_token_ids",
     "structured_outputs",
     "repetition_detection",
     "thinking_token_budget",
@@ -203,12 +205,14 @@ class Plan:
 
     `params` is for one request; `order` is None where vLLM's own fields do it all. `scores` and
     `logits` are the values of each token that the reply holds. `ranked` answers remain of best_of.
-    `eos` is what the job itself says.
+    `eos` is what the job itself says. `is_least_inherited`: not the job but the
+    model asks for a least length, which then gives way to the job's.
     """
 
     params: "SamplingParams"
     order: "Order | None"
     has_length: bool
+    is_least_inherited: bool
     max_length: int | None
     beams: Beams | None
     guidance: Guidance | None
@@ -255,7 +259,7 @@ class Plan:
         fields = self.order.fields if self.order else {}
         least = fields.get("min_new_tokens") or fields.get("min_length", 0) - prompt_tokens
         if least > wanted:
-            if self.has_length:
+            if self.has_length and not self.is_least_inherited:
                 name = "min_new_tokens" if fields.get("min_new_tokens") else "min_length"
                 raise RequestError(
                     f"{name}={fields[name]} asks for more tokens than the {wanted} that the "
@@ -263,7 +267,7 @@ class Plan:
                     param=name,
                     type="invalid_parameter",
                 )
-            wanted = least
+            wanted = wanted if self.has_length else least
         return int(min(wanted, self.deployment.max_model_len - prompt_tokens))
 
 
@@ -280,12 +284,11 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     _refuse_contradictions(asked)
     asked = _modern(asked)
     own = set(asked)  # what the job itself says, before the model's defaults
-    for name, value in deployment.inherited.items():
-        if name == "min_length" and own & {"min_new_tokens", "min_tokens", "min_length"}:
-            continue
+    for name, value in _model_defaults(own, deployment, warnings).items():
         asked.setdefault(name, value)
-    beams, guidance = _beams(asked, deployment), _guidance(asked)
-    _limit(asked, deployment, beams)
+    count = next((n for n in ("num_return_sequences", "n", "best_of") if n in given), "n")
+    beams, guidance = _beams(asked, deployment, count), _guidance(asked)
+    _limit(asked, deployment, beams, count)
     samples = _samples(asked, own, deployment, beams is not None, warnings)
     _warn_idle(asked, own, beams, warnings)
     scores, logits = (
@@ -297,7 +300,7 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     heal = asked.get("token_healing", False)
     order = _order(asked, deployment, samples, bool(beams or guidance), scores, logits)
     if (order or heal) and deployment.no_chain:
-        name = _chain_name(asked, own)
+        name = _chain_name(asked, order)
         raise RequestError(
             f"{name} needs the logits processor, which this worker runs without: "
             f"{deployment.no_chain}",
@@ -309,27 +312,36 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     fields = _fields(asked, deployment, samples, order is not None)
     ranked = asked.get("best_of")
     if ranked:
+        for name in ("max_time", "output_scores", "output_logits"):
+            if asked.get(name):
+                raise RequestError(
+                    f"{name} cannot be combined with best_of.",
+                    param=name,
+                    type="unsupported_parameter",
+                )
+        _refuse_beside_ranking(asked)
         # vLLM sums a sequence's log-probability only where some are asked for.
         fields |= {"n": ranked, "logprobs": fields.get("logprobs") or 0}
     if fields.get("n", 1) > 1 and not samples and not beams:
-        name = next((n for n in ("num_return_sequences", "n", "best_of") if n in given), "n")
         raise RequestError(
-            f"{name}={fields['n']}: without sampling all answers would be the same. Give a "
+            f"{count}={fields['n']}: without sampling all answers would be the same. Give a "
             "temperature above 0, do_sample: true, or num_beams.",
-            param=name,
+            param=count,
             type="invalid_parameter",
         )
     if beams:
         fields["n"] = 1
+    if not own & {"max_tokens", "max_new_tokens"}:
+        longest = fields["max_tokens"] or deployment.default_max_tokens
+        fields["max_tokens"] = max(longest, fields.get("min_tokens", 0))
     params = _params(fields)
     params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     has_length = bool(own & {"max_tokens", "max_new_tokens", "max_length"})
-    if params.max_tokens is None:
-        params.max_tokens = max(deployment.default_max_tokens, params.min_tokens)
     return Plan(
         params=params,
         order=order,
         has_length=has_length,
+        is_least_inherited=not own & {"min_new_tokens", "min_length"},
         max_length=None if own & {"max_new_tokens", "max_tokens"} else asked.get("max_length"),
         beams=beams,
         guidance=guidance,
@@ -344,6 +356,24 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
         deployment=deployment,
         warnings=tuple(warnings),
     )
+
+
+def _model_defaults(
+    own: set[str], deployment: Deployment, warnings: list[str]
+) -> Mapping[str, Any]:
+    """Return what the model's own configuration adds to what the job says itself."""
+    inherited = dict(deployment.inherited)
+    if own & {"min_new_tokens", "min_tokens", "min_length"}:
+        inherited.pop("min_length", None)
+    if "min_tokens" in own:
+        inherited.pop("min_new_tokens", None)
+    if inherited and deployment.no_chain:
+        warnings.append(
+            f"{', '.join(inherited)} of the model's generation_config.json: no effect, since the "
+            "logits processor does not run here."
+        )
+        return {}
+    return inherited
 
 
 # What a body of these routes may say of the same things.
@@ -369,13 +399,16 @@ def read_body(
     between the two ways to say a thing.
     """
     given = body["generation_parameters"]
+    given = {} if given is None else given
     if path not in BODY_ROUTES:
         raise _not_here(f"{path} takes no generation_parameters; {' and '.join(BODY_ROUTES)} do.")
     if not isinstance(given, dict):
         raise _not_here(f"generation_parameters={shown(given)} must be an object.")
     for name in given:
         parameter = BY_NAME.get(name)
-        if parameter and (
+        if parameter is None:
+            raise _unknown(name, "generation_parameters")
+        if (
             parameter.kind in ("routine", "output")
             or name in ("max_length", "bos_token_id")
             or (name in _vllm_names() and name not in (*SHARED, *OF_THE_BODY, "max_tokens"))
@@ -384,22 +417,39 @@ def read_body(
     if body.get("use_beam_search"):
         raise _not_here("use_beam_search on this route is vLLM's own, which takes no chain.")
     said = {name: body[name] for name in SHARED if body.get(name) is not None}
-    longest = body.get("max_completion_tokens", body.get("max_tokens"))
-    if longest is not None:
-        said["max_tokens"] = longest
+    longest = [body.get(name) for name in ("max_completion_tokens", "max_tokens")]
+    if longest != [None, None]:
+        said["max_tokens"] = longest[1] if longest[0] is None else longest[0]
+    given = {name: value for name, value in given.items() if value is not None}
+    there = {name: body[name] for name in OF_THE_BODY if body.get(name) is not None} | said
     for name, value in given.items():
-        if value is not None and said.get(name, value) != value:
-            raise _contradiction(name, said[name], f"generation_parameters.{name}", value)
-    plan = read(said | given, deployment, stream=bool(body.get("stream")))
+        known = "structured_outputs" if name.startswith("guided_") else name
+        if there.get(known, value) != value:
+            raise _contradiction(known, there[known], f"generation_parameters.{name}", value)
+    # A routine that the model's configuration names has no place on these routes.
+    inherited = {
+        name: value for name, value in deployment.inherited.items() if BY_NAME[name].kind == "chain"
+    }
+    plan = read(
+        said | given, replace(deployment, inherited=inherited), stream=bool(body.get("stream"))
+    )
     if body.get("vllm_xargs") is not None and plan.order is not None:
         raise _not_here("vllm_xargs cannot be combined with these generation_parameters.")
     fields = {name: getattr(plan.params, name) for name in SHARED}
     if plan.has_length:
         fields["max_tokens"] = plan.params.max_tokens
-    guided = {name[7:]: value for name, value in given.items() if name.startswith("guided_")}
+    guided = {
+        name.removeprefix("guided_"): value
+        for name, value in given.items()
+        if name.startswith("guided_") and value is not False
+    }
     if guided:
         fields["structured_outputs"] = guided
-    fields |= {name: value for name, value in given.items() if name in OF_THE_BODY}
+    fields |= {
+        name: value if name == "structured_outputs" else getattr(plan.params, name)
+        for name, value in given.items()
+        if name in OF_THE_BODY
+    }
     gone = ("generation_parameters", "max_completion_tokens" if plan.has_length else "")
     return {name: value for name, value in body.items() if name not in gone} | fields, plan
 
@@ -415,13 +465,7 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
     for name, value in given.items():
         parameter = BY_NAME.get(name)
         if parameter is None:
-            hint = nearest(name, parameters.names())
-            raise RequestError(
-                f"sampling_params has no parameter {shown(name)}."
-                f"{hint or ' The page docs/parameters.md lists them all.'}",
-                param=name,
-                type="unsupported_parameter",
-            )
+            raise _unknown(name, "sampling_params")
         if value is None:
             continue
         value = _checked(parameter, name, value, deployment)
@@ -433,6 +477,13 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
         if parameter.kind not in ("deployment", "refused"):
             asked[parameter.name] = value
     return asked
+
+
+def _unknown(name: str, where: str) -> RequestError:
+    hint = nearest(name, parameters.names()) or " The page docs/parameters.md lists them all."
+    return RequestError(
+        f"{where} has no parameter {shown(name)}.{hint}", param=name, type="unsupported_parameter"
+    )
 
 
 def _checked(parameter: Parameter, name: str, value: Any, deployment: Deployment) -> Any:
@@ -454,9 +505,8 @@ def _checked(parameter: Parameter, name: str, value: Any, deployment: Deployment
         )
     if parameter.kind == "deployment" and not parameter.fits(value, deployment):
         raise RequestError(
-            f"{name}={shown(value)}: this is fixed when the worker starts, and here it is "
-            f"different ({_current(parameter.option, deployment)}). The variable "
-            f"{parameter.option} sets it.",
+            f"{name}={shown(value)}: this is fixed when the worker starts"
+            f"{_current(parameter.option, deployment)}. The variable {parameter.option} sets it.",
             param=name,
             type="deployment_parameter",
         )
@@ -464,10 +514,11 @@ def _checked(parameter: Parameter, name: str, value: Any, deployment: Deployment
 
 
 def _current(option: str, deployment: Deployment) -> str:
-    if option == "MAX_MODEL_LEN":
-        return f"max_model_len={deployment.max_model_len}"
     name = option.lower()
-    return f"{name}={shown(deployment.engine_options.get(name))}"
+    options = {"max_model_len": deployment.max_model_len, **deployment.engine_options}
+    if name not in options:
+        return ""
+    return f", and here it is different ({name}={shown(options[name])})"
 
 
 def _contradiction(one: str, value: Any, other: str, other_value: Any) -> RequestError:
@@ -481,8 +532,11 @@ def _contradiction(one: str, value: Any, other: str, other_value: Any) -> Reques
 
 def _refuse_contradictions(asked: Mapping[str, Any]) -> None:
     for one, other in SAME_THING:
-        if one in asked and other in asked and asked[one] != asked[other]:
+        # max_length and min_length count the prompt, so the same number is another length.
+        differ = asked.get(one) != asked.get(other) or other.endswith("_length")
+        if one in asked and other in asked and differ:
             raise _contradiction(one, asked[one], other, asked[other])
+    n = asked.get("n", asked.get("num_return_sequences", 1))
     opposites = [
         ("ignore_eos", True, "eos_token_id"),
         ("include_stop_str_in_output", False, "stop_strings"),
@@ -490,6 +544,9 @@ def _refuse_contradictions(asked: Mapping[str, Any]) -> None:
         ("do_sample", True, "temperature") if asked.get("temperature") == 0 else None,
         ("use_beam_search", True, "num_beams") if asked.get("num_beams") == 1 else None,
         ("use_beam_search", False, "num_beams") if asked.get("num_beams", 1) > 1 else None,
+        ("num_beams", asked.get("num_beams"), "best_of")
+        if asked.get("num_beams", 1) > 1 and asked.get("best_of") not in (n, asked["num_beams"])
+        else None,
         ("negative_prompt", asked.get("negative_prompt"), "negative_prompt_ids"),
         ("structured_outputs", asked.get("structured_outputs"), guided)
         if (guided := next((name for name in asked if name.startswith("guided_")), None))
@@ -504,10 +561,24 @@ def _refuse_contradictions(asked: Mapping[str, Any]) -> None:
     for low, high in (
         ("min_new_tokens", "max_new_tokens"),
         ("min_new_tokens", "max_tokens"),
+        ("min_new_tokens", "max_length"),
+        ("min_tokens", "max_new_tokens"),
+        ("min_tokens", "max_tokens"),
+        ("min_tokens", "max_length"),
         ("min_length", "max_length"),
     ):
-        if asked.get(low, 0) > asked.get(high, 2**62):
+        loses = (high == "max_length" and "max_new_tokens" in asked) or (
+            low == "min_length" and "min_new_tokens" in asked
+        )
+        if not loses and asked.get(low, 0) > asked.get(high, parameters.MOST):
             raise _contradiction(low, asked[low], high, asked[high])
+    if "exponential_decay_length_penalty" in asked and asked.get("ignore_eos"):
+        raise _contradiction(
+            "ignore_eos",
+            True,
+            "exponential_decay_length_penalty",
+            asked["exponential_decay_length_penalty"],
+        )
 
 
 def _modern(asked: dict[str, Any]) -> dict[str, Any]:
@@ -539,12 +610,14 @@ def _modern(asked: dict[str, Any]) -> dict[str, Any]:
         for name in list(asked)
         if name.startswith("guided_")
     }
+    if guided.get("json_object") is False:  # as old clients say that they want none
+        del guided["json_object"]
     if guided:
         asked["structured_outputs"] = guided
     return asked
 
 
-def _beams(asked: Mapping[str, Any], deployment: Deployment) -> Beams | None:
+def _beams(asked: Mapping[str, Any], deployment: Deployment, count: str) -> Beams | None:
     width, returned = asked.get("num_beams", 1), asked.get("n", 1)
     if width == 1:
         return None
@@ -557,8 +630,8 @@ def _beams(asked: Mapping[str, Any], deployment: Deployment) -> Beams | None:
         )
     if returned > width:
         raise RequestError(
-            f"num_return_sequences={returned} is more than num_beams={width}.",
-            param="num_return_sequences",
+            f"{count}={returned} is more than num_beams={width}.",
+            param=count,
             type="invalid_parameter",
         )
     return Beams(
@@ -591,14 +664,16 @@ def _guidance(asked: Mapping[str, Any]) -> Guidance | None:
     return Guidance(scale, negative)
 
 
-def _limit(asked: Mapping[str, Any], deployment: Deployment, beams: Beams | None) -> None:
+def _limit(
+    asked: Mapping[str, Any], deployment: Deployment, beams: Beams | None, count: str
+) -> None:
     limits = deployment.limits
     n = max(asked.get("n", 1), asked.get("best_of", 1))
     if n > limits.max_sequences and not beams:
         raise RequestError(
-            f"n={n:,} is more than the {limits.max_sequences:,} answers that one job may have "
+            f"{count}={n} is more than the {limits.max_sequences:,} answers that one job may have "
             "(MAX_SEQUENCES).",
-            param="n",
+            param=count,
             type="invalid_parameter",
         )
     words = [
@@ -670,7 +745,11 @@ def _count(value: Any, name: str, most: int) -> int:
 
 
 def _refuse_beside_routine(asked: Mapping[str, Any], routine: str, values: int) -> None:
-    names = [name for name in (*NOT_IN_ROUTINES, "best_of") if asked.get(name)]
+    names = [
+        name
+        for name in (*NOT_IN_ROUTINES, "best_of")
+        if asked.get(name) or (name.endswith("logprobs") and asked.get(name) == 0)
+    ]
     if values and routine == "num_beams":
         names += [name for name in ("output_scores", "output_logits") if asked.get(name)]
     if names:
@@ -679,6 +758,16 @@ def _refuse_beside_routine(asked: Mapping[str, Any], routine: str, values: int) 
             param=names[0],
             type="unsupported_parameter",
         )
+
+
+def _refuse_beside_ranking(asked: Mapping[str, Any]) -> None:
+    for name in ("max_time", "output_scores", "output_logits"):
+        if asked.get(name):
+            raise RequestError(
+                f"{name} cannot be combined with best_of.",
+                param=name,
+                type="unsupported_parameter",
+            )
 
 
 def _order(
@@ -698,7 +787,9 @@ def _order(
         and (samples or parameter.name not in CHAIN_WARPERS)
         and asked[parameter.name] != NEUTRAL.get(parameter.name)
     }
-    if not (fields or is_routine or scores or logits or (samples and _beyond_vllm(asked))):
+    if not (
+        fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, deployment))
+    ):
         return None
     from worker.chain import Order
 
@@ -719,6 +810,13 @@ def _order(
     eos = asked.get("eos_token_id", deployment.eos)
     if asked.get("ignore_eos"):
         eos = ()
+    if not eos and fields.pop("exponential_decay_length_penalty", None) and not deployment.eos:
+        raise RequestError(
+            "exponential_decay_length_penalty makes the end likelier, and this model has no end: "
+            "give eos_token_id.",
+            param="exponential_decay_length_penalty",
+            type="invalid_parameter",
+        )
     return Order(
         fields=fields,
         eos=tuple(eos),
@@ -727,23 +825,35 @@ def _order(
     )
 
 
-def _beyond_vllm(asked: Mapping[str, Any]) -> bool:
+def _beyond_vllm(asked: Mapping[str, Any], deployment: Deployment) -> bool:
     """Say whether vLLM would refuse or change what transformers understands."""
     temperature = asked["temperature"]
-    top_p = asked.get("top_p", 1.0)
+    top_p, min_p = (asked.get(name, deployment.defaults.get(name)) for name in ("top_p", "min_p"))
+    in_another_order = top_p is not None and top_p < 1 and min_p
     return bool(
         temperature > MOST_TEMPERATURE
         or temperature < LEAST_TEMPERATURE
         or top_p == 0
-        or (top_p < 1 and asked.get("min_p"))  # in another order
+        # Where the model itself says both, it means what vLLM makes of them.
+        or (in_another_order and ("top_p" in asked or "min_p" in asked))
     )
 
 
-def _chain_name(asked: Mapping[str, Any], own: set[str]) -> str:
+def _chain_name(asked: Mapping[str, Any], order: "Order | None") -> str:
     """Return the parameter because of which a request needs the chain."""
-    kinds = ("chain", "routine", "output")
-    needing = [name for name in asked if BY_NAME[name].kind in kinds]
-    return next((name for name in needing if name in own), needing[0] if needing else "temperature")
+    fields = order.fields if order else {}
+    for name, value in asked.items():
+        if name in ("num_beams", "guidance_scale"):
+            needs = value != 1
+        elif name in ("token_healing", "output_scores", "output_logits"):
+            needs = bool(value)
+        else:
+            needs = BY_NAME[name].kind == "chain" and name in fields
+        if needs:
+            return name
+    if asked.get("top_p") == 0 or LEAST_TEMPERATURE <= asked["temperature"] <= MOST_TEMPERATURE:
+        return "min_p" if asked.get("min_p") and asked.get("top_p") != 0 else "top_p"
+    return "temperature"
 
 
 def _fields(
@@ -752,8 +862,8 @@ def _fields(
     """Return the fields of vLLM's SamplingParams."""
     fields: dict[str, Any] = {"max_tokens": None} | dict(deployment.defaults)
     fields |= {name: value for name, value in asked.items() if name in _vllm_names()}
-    if not samples:
-        fields["temperature"] = 0.0
+    if not samples:  # and what has no effect then cannot be wrong either
+        fields |= {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     if "max_new_tokens" in asked:
         fields["max_tokens"] = asked["max_new_tokens"]
     if "stop_strings" in asked:
@@ -770,7 +880,7 @@ def _fields(
             "repetition_penalty": 1.0,
         }
     if not deployment.has_tokenizer:
-        for name in ("stop", "stop_strings", "bad_words"):
+        for name in ("stop", "stop_strings", "bad_words", "negative_prompt"):
             if asked.get(name):
                 raise _no_tokenizer(name)
         fields["detokenize"] = False
@@ -798,10 +908,14 @@ def _params(fields: Mapping[str, Any]) -> "SamplingParams":
 
     _refuse_unknown_fields(fields)
     for name, value in fields.items():
-        if type(value) is int and not -(2**63) <= value < 2**63:  # the engine speaks MessagePack
+        try:
+            msgspec.msgpack.encode(value)  # as it goes to the engine
+        except OverflowError:
             raise RequestError(
-                f"{name} must fit into 64 bits.", param=name, type="invalid_parameter"
-            )
+                f"{name} holds a number that does not fit into 64 bits.",
+                param=name,
+                type="invalid_parameter",
+            ) from None
     try:
         return _adapter().validate_python(fields)
     except ValidationError as error:
@@ -843,10 +957,10 @@ def _refusal(error: Exception) -> RequestError:
     # str() of vLLM's error repeats the parameter and its value behind the sentence, and a few
     # sentences end in the whole Python object.
     sentence = str(error.args[0] if error.args else error).split(": {")[0].rstrip(".") + "."
-    first = sentence.split()[0].strip("`.")
-    return RequestError(
-        sentence, param=first if first in BY_NAME else None, type="invalid_parameter"
-    )
+    words = sentence.replace("structured outputs", "structured_outputs").split()
+    words += ["repetition_detection"] if "repetitive pattern" in sentence else []
+    param = next((name for word in words if (name := word.strip("`.")) in BY_NAME), None)
+    return RequestError(sentence, param=param, type="invalid_parameter")
 
 
 def _first(error: ValidationError) -> tuple[str, str]:

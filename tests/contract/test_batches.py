@@ -47,7 +47,10 @@ def test_the_sizes_of_128_tokens(tiny: Served) -> None:
     )
 
     assert SIZES_OF_128 == native_sizes(native)
-    assert SIZES_OF_128 == openai_sizes(chat)[:6]
+    # On a busy machine vLLM joins outputs, so there may be fewer events than tokens at the end.
+    events = openai_sizes(chat)[:6]
+    assert [*SIZES_OF_128[:5], sum(events) - sum(SIZES_OF_128[:5])] == events
+    assert sum(events) > 120
 
 
 def test_a_job_chooses_its_sizes(tiny: Served) -> None:

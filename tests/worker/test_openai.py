@@ -22,7 +22,9 @@ from worker.batching import BatchSizes, Outbox
 from worker.engine import Engine
 from worker.errors import EngineDied, RequestError
 from worker.openai import Call, EventSplitter, Routes, _plain, weigh
+from worker.reports import Folder
 from worker.request import RouteRequest
+from worker.sampling import Deployment, Turns
 
 TIMEOUT_S = 10
 MODEL = "org/served"
@@ -234,10 +236,16 @@ def make_app(seen: list[str]) -> FastAPI:
     return app
 
 
+# What generation_parameters are judged by.
+RULES = Deployment(vocab_size=100, max_model_len=100), Turns(1, 1)
+
+
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
     """The value that a call is given; of the client it only asks whether the engine is dead."""
     client = SimpleNamespace(errored=errored)
-    return Engine(client, app, asyncio.get_running_loop(), children=(), sampling_defaults={})
+    return Engine(
+        client, app, asyncio.get_running_loop(), children=(), reports=Folder(), no_chain=""
+    )
 
 
 def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:
@@ -278,7 +286,7 @@ def answer(
     async def main() -> Outcome:
         fastapi = make_app([])
         engine = make_engine(app or fastapi, errored=errored)
-        call = Call(request, engine, Routes(fastapi, extra), model=MODEL, raw=raw)
+        call = Call(request, engine, Routes(fastapi, extra), *RULES, model=MODEL, raw=raw)
         outbox: Outbox[Any] = Outbox(request.sizes)
         error = None
         try:
@@ -687,7 +695,7 @@ def test_tokens_are_counted() -> None:
     async def main() -> list[int]:
         app = make_app([])
         request = ask(CHAT, {"stream": True})
-        call = Call(request, make_engine(app), Routes(app, ()), model=MODEL, raw=False)
+        call = Call(request, make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=False)
         outbox: Outbox[Any] = Outbox(BatchSizes(max_delay_s=0))
         await call.answer(outbox)
         outbox.close()
@@ -943,7 +951,9 @@ def test_frame(path: str, body: Any, raw: bool, expected: Any) -> None:
 
     async def main() -> Any:
         app = make_app([])
-        call = Call(ask(path, body), make_engine(app), Routes(app, ()), model=MODEL, raw=raw)
+        call = Call(
+            ask(path, body), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=raw
+        )
         return call.frame(error)
 
     if isinstance(expected, str):
@@ -967,7 +977,7 @@ async def cancel_when(
 ) -> tuple[asyncio.Task[None], list[str]]:
     """Start a call, cancel it once it is under way, and return it ended."""
     app = make_app(seen)
-    call = Call(ask(path, {}), make_engine(app), Routes(app, ()), model=MODEL, raw=True)
+    call = Call(ask(path, {}), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=True)
     task = asyncio.create_task(call.answer(Outbox(BatchSizes())))
     while not ready():
         assert not task.done()
@@ -1013,8 +1023,8 @@ def test_a_neighbour_goes_on() -> None:
         seen: list[str] = []
         app = make_app(seen)
         engine, routes = make_engine(app), Routes(app, ())
-        gone = Call(ask("/v1/waits", {}), engine, routes, model=MODEL, raw=True)
-        stays = Call(ask(CHAT, {"stream": True}), engine, routes, model=MODEL, raw=True)
+        gone = Call(ask("/v1/waits", {}), engine, routes, *RULES, model=MODEL, raw=True)
+        stays = Call(ask(CHAT, {"stream": True}), engine, routes, *RULES, model=MODEL, raw=True)
         outbox: Outbox[Any] = Outbox(BatchSizes())
         task = asyncio.create_task(gone.answer(Outbox(BatchSizes())))
         neighbour = asyncio.create_task(stays.answer(outbox))

@@ -1,0 +1,303 @@
+"""What does each parameter of the chain cost, beside vLLM's own field where there is one?
+
+16 requests at once on SmolLM2-135M, whose vocabulary is large enough to show: a plain run, then
+each parameter on every request, in the chain and, where vLLM has a field that means the same, in
+vLLM. The time of a step is the median distance between two tokens of the last request to start,
+and the ratio to the plain step counts, which is measured anew for every few rows. Beside it stands
+what one row of the logits costs at each token with nothing else running: `Chain` called as vLLM's
+V1 runner calls it, on one thread, after 512 tokens; `first` is its first call, which builds the
+processors. `nothing` is a chain without a processor, the price of coming by. Parameters that act
+on one token of an answer alone, such as forced_eos_token_id, have no row.
+"""
+
+import asyncio
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from worker import engine, sampling
+from worker.handler import leave
+from worker.reports import Report, refuse_failure
+from worker.sampling import Deployment, Plan
+from worker.settings import Settings
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+import models
+
+MODEL = "smollm2-135m-instruct"
+REQUESTS, TOKENS, ROUNDS = 16, 6, 6
+GROUP = 5  # rows that share a plain run
+LONG = {"temperature": 1.0, "ignore_eos": True}
+PROMPT = list(range(1000, 1048))
+CONTEXT = 512  # tokens before the row that is measured alone
+ALONE_S = 0.25
+DEAR_TOKENS = 3
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table: what a job asks for, and `own`, the same in vLLM's fields."""
+
+    name: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+    own: Mapping[str, Any] | None = None
+    asking: int = REQUESTS  # so many of the requests; the others are plain
+    is_dear: bool = False  # a token costs seconds: few of them, in the first round
+
+    @property
+    def tokens(self) -> int:
+        return DEAR_TOKENS if self.is_dear else TOKENS
+
+
+def rows(tokenizer: Any) -> list[Row]:
+    words = [f"{one} {two}" for one in ("blue", "red", "old", "new") for two in NOUNS]
+    ids = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in words]
+    assert [len(one) for one in ids] == [2] * 20
+    fifty = list(range(5000, 5050))
+    end = {"ignore_eos": False}
+    never = end | {"eos_token_id": tokenizer.convert_tokens_to_ids("<repo_name>")}
+    six = {
+        "repetition_penalty": 1.1,
+        "no_repeat_ngram_size": 3,
+        "temperature": 0.8,
+        "top_k": 50,
+        "top_p": 0.9,
+        "typical_p": 0.95,
+    }
+
+    def mark(**fields: Any) -> dict[str, Any]:
+        return {"watermarking_config": fields}
+
+    def same(**given: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return given, given
+
+    return [
+        Row("nothing"),
+        Row("temperature", *same(temperature=0.7)),
+        Row("repetition_penalty", *same(repetition_penalty=1.2)),
+        Row("encoder_repetition_penalty", {"encoder_repetition_penalty": 1.3}),
+        Row("no_repeat_ngram_size=3", {"no_repeat_ngram_size": 3}),
+        Row("encoder_no_repeat_ngram_size=3", {"encoder_no_repeat_ngram_size": 3}),
+        Row("bad_words_ids, 20 of 2 tokens", {"bad_words_ids": ids}, {"bad_words": words}),
+        Row("sequence_bias, 1 token", {"sequence_bias": [[[5000], -2.0]]}, bias({5000: -2.0})),
+        Row("sequence_bias, 20 of 2 tokens", {"sequence_bias": [[one, -2.0] for one in ids]}),
+        Row("suppress_tokens, 50", {"suppress_tokens": fifty}, bias(dict.fromkeys(fifty, -100))),
+        Row("min_new_tokens", end | {"min_new_tokens": TOKENS}, end | {"min_tokens": TOKENS}),
+        # A factor of 1 does all the work and makes no end likelier.
+        Row("exponential_decay_length_pen…", never | {"exponential_decay_length_penalty": [0, 1]}),
+        Row("top_k=50", *same(top_k=50)),
+        Row("top_p=0.9", *same(top_p=0.9)),
+        Row("min_p=0.05", *same(min_p=0.05)),
+        Row("typical_p=0.9", {"typical_p": 0.9}),
+        Row("top_h=0.4", {"top_h": 0.4}),
+        Row("epsilon_cutoff", {"epsilon_cutoff": 5e-4}),
+        Row("eta_cutoff", {"eta_cutoff": 5e-4}),
+        Row("renormalize_logits", {"renormalize_logits": True}),
+        Row("remove_invalid_values", {"remove_invalid_values": True}),
+        Row("watermark, lefthash", mark(seeding_scheme="lefthash")),
+        Row("watermark, selfhash", mark(seeding_scheme="selfhash"), is_dear=True),
+        Row(
+            "watermark, SynthID of 30 keys",
+            mark(keys=list(range(1, 31)), ngram_len=5),
+            is_dear=True,
+        ),
+        Row("six of them together", six),
+        Row("output_scores=20", {"output_scores": 20}, {"logprobs": 20}),
+        Row("typical_p on 1 request of 16", {"typical_p": 0.9}, asking=1),
+    ]
+
+
+NOUNS = ("sky", "car", "house", "dog", "tree")
+
+
+def bias(biases: Mapping[int, float]) -> dict[str, Any]:
+    return {"logit_bias": biases}
+
+
+def main() -> None:
+    environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
+    os.environ.update({name: value for name, value in environ.items() if name not in os.environ})
+    settings = Settings.from_env(
+        {
+            "MODEL_NAME": str(models.path(MODEL)),
+            "DTYPE": "bfloat16",
+            "ENFORCE_EAGER": "true",
+            "MAX_MODEL_LEN": "512",
+        }
+    )
+    import transformers
+    import vllm
+
+    load = os.getloadavg()[0]
+    with engine.running(settings.args, MODEL) as ready:
+        assert not ready.no_chain, ready.no_chain
+        deployment = Deployment.of(ready.client.vllm_config)
+        table = rows(ready.client.get_tokenizer())
+        in_chain, in_vllm, plain_s = in_turns(ready, deployment, table)
+        print(
+            f"{REQUESTS} requests x {TOKENS} tokens at once, SmolLM2-135M in bfloat16, vocabulary "
+            f"{deployment.vocab_size:,}, medians of {ROUNDS} rounds in turns;\n"
+            f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
+            f"vLLM {vllm.__version__}, transformers {transformers.__version__}, "
+            f"load before {load:.1f}; plain: {plain_s * 1000:.0f} ms a step, "
+            f"{REQUESTS / plain_s:.0f} tokens/s"
+        )
+        print(f"{'':32}{'tokens/s of plain':^22}{'one row alone':^18}")
+        print(f"{'':32}{'chain':>9}{'vLLM':>9}    {'ms/token':>9}{'first ms':>9}")
+        for row in table:
+            own = f"{statistics.median(in_vllm[row.name]):.0%}" if row.own is not None else ""
+            each_s, first_s = alone(row, deployment, ready)
+            line = f"{row.name:32}{statistics.median(in_chain[row.name]):9.0%}{own:>9}"
+            print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
+        for name, given in admitted(table).items():
+            read_s = seconds_each(lambda given=given: sampling.read(given, deployment, stream=True))
+            print(f"sampling.read: {read_s * 1e6:.0f} µs for {name}")
+    leave(0)
+
+
+def in_turns(
+    ready: engine.Engine, deployment: Deployment, table: list[Row]
+) -> tuple[dict[str, list[float]], dict[str, list[float]], float]:
+    """Return each row's rates relative to plain, in the chain and in vLLM, and the plain step."""
+    in_chain: dict[str, list[float]] = {row.name: [] for row in table}
+    in_vllm: dict[str, list[float]] = {row.name: [] for row in table}
+    plain = planned({}, deployment)
+    plains = []
+
+    def step_s(given: Mapping[str, Any] | None, row: Row, *, chain: bool = False) -> float:
+        asking = plain if given is None else planned(given, deployment, chain=chain)
+        plans = [asking] * row.asking + [plain] * (REQUESTS - row.asking)
+        return ready.submit(batch(ready, plans, row.tokens)).result()
+
+    step_s(None, Row("plain"))  # what is compiled or cached at first use
+    for round_ in range(ROUNDS):
+        for start in range(0, len(table), GROUP):
+            base_s = step_s(None, Row("plain"))
+            plains.append(base_s)
+            for row in table[start : start + GROUP]:
+                if row.is_dear and round_:
+                    continue
+                in_chain[row.name].append(base_s / step_s(row.given, row, chain=True))
+                if row.own is not None:
+                    in_vllm[row.name].append(base_s / step_s(row.own, row))
+    return in_chain, in_vllm, statistics.median(plains)
+
+
+def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = False) -> Plan:
+    """Read a job's parameters; with `chain` they run there even if vLLM has a field for them."""
+    plan = sampling.read(LONG | given, deployment, stream=True)
+    if not chain or plan.order is not None:
+        return plan
+    plan = sampling.read(LONG | {"suppress_tokens": [0]} | given, deployment, stream=True)
+    assert plan.order is not None
+    fields = {name: v for name, v in plan.order.fields.items() if name != "suppress_tokens"}
+    return replace(plan, order=replace(plan.order, fields=fields))
+
+
+def asked(plan: Plan, tokens: int, report: Report | None) -> Any:
+    """Return what the engine gets, as native jobs have it."""
+    params = plan.params.clone()
+    params.max_tokens = tokens
+    if plan.order is not None:
+        path = None if report is None else str(report.path)
+        params.extra_args = replace(plan.order, report=path).extra_args()
+    return params
+
+
+async def batch(ready: engine.Engine, plans: list[Plan], tokens: int) -> float:
+    """Run requests at once, and return the median seconds between tokens of the last of them."""
+
+    async def one(index: int, plan: Plan) -> list[float]:
+        with ready.reports.report() if plan.order else nullcontext() as report:
+            name = f"{time.monotonic()}-{index}"
+            outputs = ready.client.generate(
+                {"prompt_token_ids": PROMPT}, asked(plan, tokens, report), name
+            )
+            steps: list[float] = []
+            last_s, count = 0.0, 0
+            async for output in outputs:
+                if report is not None:
+                    refuse_failure(report.read())
+                now_s, new = time.perf_counter(), len(output.outputs[0].token_ids)
+                if count and new:
+                    steps += [(now_s - last_s) / new] * new
+                last_s, count = now_s, count + new
+            assert count == tokens, f"{count} tokens came of {tokens}"
+            return steps
+
+    each = await asyncio.gather(*(one(index, plan) for index, plan in enumerate(plans)))
+    return statistics.median(each[-1])
+
+
+def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float, float]:
+    """Return the seconds of one row of the logits at each token, and at the first."""
+    import torch
+
+    from worker.chain import Chain
+
+    torch.set_num_threads(1)
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(100, deployment.vocab_size, (CONTEXT,), generator=generator).tolist()
+    fresh = torch.randn((1, deployment.vocab_size), generator=generator) * 3
+    plan = planned(row.given, deployment, chain=True)
+    each, firsts = [], []
+    for _ in repeats(ALONE_S):
+        with ready.reports.report() as report:
+            chain = Chain(None, torch.device("cpu"), False)
+            output: list[int] = []
+            added = [(0, asked(plan, TOKENS, report), tokens, output)]
+            chain.update_state(Update(added=added))
+            for step in range(row.tokens):
+                logits = fresh.clone()
+                start_s = time.perf_counter()
+                chain.apply(logits)
+                (each if step else firsts).append(time.perf_counter() - start_s)
+                output.append(tokens[-step])
+            refuse_failure(report.read())
+    return statistics.median(each), statistics.median(firsts)
+
+
+@dataclass(frozen=True)
+class Update:
+    """vLLM's BatchUpdate."""
+
+    added: list[Any]
+    removed: tuple[int, ...] = ()
+    moved: tuple[Any, ...] = ()
+
+
+def admitted(table: list[Row]) -> dict[str, dict[str, Any]]:
+    """Return jobs' parameters, few and many."""
+    many: dict[str, Any] = {}
+    for row in table:
+        if row.asking == REQUESTS and not row.is_dear:
+            many |= row.given
+    return {"a plain job": LONG | {"max_tokens": 64}, f"{len(many)} parameters": many}
+
+
+def seconds_each(work: Callable[[], object]) -> float:
+    taken = []
+    for _ in repeats(ALONE_S):
+        start_s = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - start_s)
+    return statistics.median(taken)
+
+
+def repeats(at_least_s: float) -> Iterator[None]:
+    end_s = time.perf_counter() + at_least_s
+    while True:
+        yield
+        if time.perf_counter() >= end_s:
+            return
+
+
+if __name__ == "__main__":
+    main()

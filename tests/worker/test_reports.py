@@ -1,0 +1,184 @@
+"""What the chain writes in the engine's process, and what the worker reads of it."""
+
+import contextlib
+import os
+import struct
+from pathlib import Path
+
+import pytest
+
+from worker import reports
+from worker.errors import RequestError
+from worker.reports import Folder, Report
+
+
+def test_records_arrive_in_order_and_once(tmp_path: Path) -> None:
+    """Each call of `read` returns what was appended since the last one, values unchanged."""
+    with Report(tmp_path / "report") as report:
+        path = str(report.path)
+        seen = [report.read()]
+        for step in (0, 1):
+            reports.append(path, {"tag": 3, "step": step, "scores": [b"\x00\xff", b""]})
+            seen.append(report.read())
+        reports.append(path, {"failure": "née 🦙"})
+        reports.append(path, {"lost": 4})
+        seen.append(report.read())
+        seen.append(report.read())
+
+    assert [
+        [],
+        [{"tag": 3, "step": 0, "scores": [b"\x00\xff", b""]}],
+        [{"tag": 3, "step": 1, "scores": [b"\x00\xff", b""]}],
+        [{"failure": "née 🦙"}, {"lost": 4}],
+        [],
+    ] == seen
+
+
+def test_a_record_that_is_half_written_waits(tmp_path: Path) -> None:
+    """A reader that is faster than the writer's one write sees the record later, whole."""
+    with Report(tmp_path / "report") as report:
+        reports.append(str(report.path), {"step": 0})
+        reports.append(str(report.path), {"step": 1})
+        whole = report.path.read_bytes()
+        seen = []
+        for length in range(len(whole) + 1):
+            report.path.write_bytes(whole[:length])
+            seen += report.read()
+
+    assert [{"step": 0}, {"step": 1}] == seen
+
+
+def test_a_cleared_report_starts_anew(tmp_path: Path) -> None:
+    """After `clear` the file is empty, and what follows is read from its start."""
+    with Report(tmp_path / "report") as report:
+        reports.append(str(report.path), {"step": 0, "padding": "x" * 100})
+        report.read()
+        report.clear()
+        size = report.path.stat().st_size
+        reports.append(str(report.path), {"step": 1})
+
+        assert (0, [{"step": 1}]) == (size, report.read())
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    """The block removes the file, and a writer that comes late makes no new one."""
+    with Report(tmp_path / "report") as report:
+        reports.append(str(report.path), {"step": 0})
+    reports.append(str(report.path), {"step": 1})
+
+    assert [] == list(tmp_path.iterdir())
+
+
+def test_nothing_is_left_of_a_failed_block(tmp_path: Path) -> None:
+    """An error or a cancellation inside the block removes the file too."""
+    with pytest.raises(ZeroDivisionError), Report(tmp_path / "report"):
+        raise ZeroDivisionError
+
+    assert [] == list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("size", [10_000_000, 3_000_000])
+def test_full_memory_is_a_failure(volume: Path, size: int) -> None:
+    """A record that finds no room, or room for a part of it, ends in a sentence, not in silence."""
+    with Report(volume / "report") as report:
+        reports.append(str(report.path), {"step": 0, "scores": [bytes(size), b""]})
+        with pytest.raises(RequestError) as caught:
+            report.read()
+
+    assert (503, "ServiceUnavailableError") == (caught.value.code, caught.value.type)
+    assert "shared memory is full" in caught.value.message
+    assert [] == list(volume.iterdir())
+
+
+def test_memory_that_is_full_before_does_not_stop_a_report(volume: Path) -> None:
+    """In memory that others filled a report opens, its records fail, and nothing is left."""
+    with (volume / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while True:
+            filler.write(bytes(4096))
+    with Report(volume / "report") as report:
+        reports.append(str(report.path), {"failure": "the reason"})
+        with pytest.raises(RequestError, match="shared memory is full"):
+            report.read()
+        report.clear()
+
+    assert ["filler"] == [path.name for path in volume.iterdir()]
+
+
+def test_a_removed_file_is_a_failure(tmp_path: Path) -> None:
+    """Where somebody removed the file the caller hears of it, and leaving is no error."""
+    with Report(tmp_path / "report") as report:
+        report.path.unlink()
+        with pytest.raises(RequestError, match="shared memory is full"):
+            report.read()
+
+
+def test_no_room_for_a_file_is_a_failure(tmp_path: Path) -> None:
+    """Where no file can be made the caller gets the same sentence, without a path."""
+    with pytest.raises(RequestError) as caught, Report(tmp_path / "gone" / "report"):
+        pass
+
+    assert "The worker's shared memory is full. Send the request again." == caught.value.message
+
+
+def test_a_failure_is_the_callers() -> None:
+    """The first failure among the records becomes the error of the job."""
+    with pytest.raises(RequestError) as caught:
+        reports.refuse_failure([{"step": 0}, {"failure": "first"}, {"failure": "second"}])
+
+    assert ("first", 400, "invalid_parameter") == (
+        caught.value.message,
+        caught.value.code,
+        caught.value.type,
+    )
+    reports.refuse_failure([{"step": 0}, {"lost": 1}])
+
+
+def test_values_are_strict_json() -> None:
+    """Of a step the finite values remain, best first; of a step that comes twice the last."""
+    packed = [
+        struct.pack("4i", 7, 8, 9, 3),
+        struct.pack("4f", 1.5, -2.0, float("-inf"), float("nan")),
+    ]
+    records = [
+        {"step": 0, "scores": [struct.pack("1i", 1), struct.pack("1f", 0.5)]},
+        {"step": 0, "scores": packed},
+        {"step": 1, "logits": packed},
+        {"lost": 3},
+    ]
+
+    assert {0: {"token_ids": [7, 8], "values": [1.5, -2.0]}} == reports.values(records, "scores")
+
+
+def test_the_folder_is_ones_own() -> None:
+    """Reports have names of their own in a folder that only this user can read, gone at the end."""
+    folder = Folder()
+    try:
+        with folder.report() as one, folder.report() as other:
+            home = one.path.parent
+
+            assert one.path != other.path
+            assert 0o700 == home.stat().st_mode & 0o777
+            assert str(os.getpid()) in home.name
+    finally:
+        folder.remove()
+
+    assert not home.exists()
+
+
+def test_the_folder_of_a_dead_worker_is_removed() -> None:
+    """A worker that was killed leaves its folder, and the next one clears it."""
+    folder = Folder()
+    base = folder.report().path.parent.parent
+    folder.remove()
+    dead, living = base / "worker-vllm-4194304000", base / "worker-vllm-1"
+    try:
+        for left in (dead, living):
+            left.mkdir(exist_ok=True)
+            (left / "0").write_text("x")
+        Folder().remove()
+
+        assert (False, True) == (dead.exists(), living.exists())
+    finally:
+        for left in (dead, living):
+            (left / "0").unlink(missing_ok=True)
+            left.rmdir() if left.exists() else None
