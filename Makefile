@@ -70,6 +70,9 @@ lock: setup ## rewrite requirements.txt from builder/requirements.in
 		--annotation-style line --overrides builder/overrides.txt \
 		--excludes builder/excludes.txt --no-emit-find-links --no-emit-index-url $(TORCH_SOURCE) \
 		builder/requirements.in --output-file requirements.txt
+	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-header \
+		--annotation-style line --no-emit-find-links --no-emit-index-url $(TORCH_SOURCE) \
+		builder/quantize.in --output-file builder/quantize.txt
 	@$(MAKE) --no-print-directory setup && $(PY) builder/sdk_only.py
 
 raise: setup ## raise vLLM to the newest version, everywhere

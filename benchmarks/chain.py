@@ -6,11 +6,12 @@ vLLM. The time of a step is the median distance between two tokens of the last r
 and the ratio to the plain step counts, which is measured anew for every few rows. Beside it stands
 what one row of the logits costs at each token with nothing else running: `Chain` called as vLLM's
 V1 runner calls it, on one thread, after 512 tokens; `first` is its first call, which builds the
-processors. `nothing` is a chain without a processor, the price of coming by. Parameters that act
-on one token of an answer alone, such as forced_eos_token_id, have no row.
+processors. `nothing` is a chain without a processor, the price of coming by. forced_bos_token_id
+and forced_eos_token_id have no row: they look at the length, and write one token of an answer.
 """
 
 import asyncio
+import functools
 import os
 import platform
 import statistics
@@ -23,9 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from worker import engine, sampling
+from worker.deployment import Deployment
 from worker.handler import leave
 from worker.reports import Report, refuse_failure
-from worker.sampling import Deployment, Plan
+from worker.sampling import Plan
 from worker.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -33,9 +35,9 @@ import models
 
 MODEL = "smollm2-135m-instruct"
 REQUESTS, TOKENS, ROUNDS = 16, 6, 6
-GROUP = 5  # rows that share a plain run
-LONG = {"temperature": 1.0, "ignore_eos": True}
-PROMPT = list(range(1000, 1048))
+GROUP = 7  # rows that share a plain run
+LONG: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
+PROMPT = list(range(1000, 1008))
 CONTEXT = 512  # tokens before the row that is measured alone
 ALONE_S = 0.25
 DEAR_TOKENS = 3
@@ -89,6 +91,7 @@ def rows(tokenizer: Any) -> list[Row]:
         Row("sequence_bias, 1 token", {"sequence_bias": [[[5000], -2.0]]}, bias({5000: -2.0})),
         Row("sequence_bias, 20 of 2 tokens", {"sequence_bias": [[one, -2.0] for one in ids]}),
         Row("suppress_tokens, 50", {"suppress_tokens": fifty}, bias(dict.fromkeys(fifty, -100))),
+        Row("begin_suppress_tokens, 50", {"begin_suppress_tokens": fifty}),
         Row("min_new_tokens", end | {"min_new_tokens": TOKENS}, end | {"min_tokens": TOKENS}),
         # A factor of 1 does all the work and makes no end likelier.
         Row("exponential_decay_length_pen…", never | {"exponential_decay_length_penalty": [0, 1]}),
@@ -157,7 +160,7 @@ def main() -> None:
             line = f"{row.name:32}{statistics.median(in_chain[row.name]):9.0%}{own:>9}"
             print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
         for name, given in admitted(table).items():
-            read_s = seconds_each(lambda given=given: sampling.read(given, deployment, stream=True))
+            read_s = seconds_each(functools.partial(sampling.read, given, deployment, stream=True))
             print(f"sampling.read: {read_s * 1e6:.0f} µs for {name}")
     leave(0)
 
@@ -192,10 +195,10 @@ def in_turns(
 
 def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = False) -> Plan:
     """Read a job's parameters; with `chain` they run there even if vLLM has a field for them."""
-    plan = sampling.read(LONG | given, deployment, stream=True)
+    plan = sampling.read({**LONG, **given}, deployment, stream=True)
     if not chain or plan.order is not None:
         return plan
-    plan = sampling.read(LONG | {"suppress_tokens": [0]} | given, deployment, stream=True)
+    plan = sampling.read({**LONG, "suppress_tokens": [0], **given}, deployment, stream=True)
     assert plan.order is not None
     fields = {name: v for name, v in plan.order.fields.items() if name != "suppress_tokens"}
     return replace(plan, order=replace(plan.order, fields=fields))
@@ -237,7 +240,7 @@ async def batch(ready: engine.Engine, plans: list[Plan], tokens: int) -> float:
 
 
 def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float, float]:
-    """Return the seconds of one row of the logits at each token, and at the first."""
+    """Return the CPU seconds of one row of the logits at each token, and at the first."""
     import torch
 
     from worker.chain import Chain
@@ -247,7 +250,8 @@ def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float
     tokens = torch.randint(100, deployment.vocab_size, (CONTEXT,), generator=generator).tolist()
     fresh = torch.randn((1, deployment.vocab_size), generator=generator) * 3
     plan = planned(row.given, deployment, chain=True)
-    each, firsts = [], []
+    each: list[float] = []
+    firsts: list[float] = []
     for _ in repeats(ALONE_S):
         with ready.reports.report() as report:
             chain = Chain(None, torch.device("cpu"), False)
@@ -256,9 +260,9 @@ def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float
             chain.update_state(Update(added=added))
             for step in range(row.tokens):
                 logits = fresh.clone()
-                start_s = time.perf_counter()
+                start_s = time.thread_time()
                 chain.apply(logits)
-                (each if step else firsts).append(time.perf_counter() - start_s)
+                (each if step else firsts).append(time.thread_time() - start_s)
                 output.append(tokens[-step])
             refuse_failure(report.read())
     return statistics.median(each), statistics.median(firsts)

@@ -45,9 +45,11 @@ _SEAL = secrets.token_hex(16)
 
 # What vLLM 0.32's V2 runner takes of these; more ends the engine. Nothing checks it before.
 V2_MOST_IDS = 1024
-V2_MOST_STOP_IDS = 128
+V2_MOST_STOP_IDS = 120  # 128, less those of the model, which are added later
+V2_INT32 = ("min_tokens", "thinking_token_budget")
 
 MINUS_INFINITY = float("-inf")
+NOTHING_LEFT = "The parameters leave no token that may be generated."
 
 log = logging.getLogger("worker")
 
@@ -278,6 +280,12 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
                 f"min_tokens goes with {V2_MOST_STOP_IDS} stop ids at most, and there are {stops}.",
                 parameter="min_tokens",
             )
+        for name in V2_INT32:
+            value = getattr(sampling_params, name) or 0
+            if value >= 2**31:
+                raise VLLMValidationError(
+                    f"{name}={value} must be less than 2,147,483,648.", parameter=name
+                )
 
     def __init__(self, vllm_config: Any, *rest: Any) -> None:  # noqa: ARG002
         """V1 gives a device and whether memory is pinned, V2 its request states."""
@@ -379,13 +387,12 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
 
     def _run_pair(self, logits: torch.Tensor, roles: Mapping[str, _Row]) -> None:
         """Combine a pair of rows as guidance does, choose the token, and force it on both."""
-        if len(roles) < 2:
+        # Also where one of them ended and the other is only now here.
+        if len(roles) < 2 or any(row.request.failed for row in roles.values()):
             for row in roles.values():
                 self._lose(logits, row, row.ids().shape[1] - _prompt_len(row))
             return
         guided, other = roles["prompt"], roles["negative"]
-        if guided.request.failed or other.request.failed:
-            raise RuntimeError("failed before")
         ids, other_ids = guided.ids(), other.ids()
         step = ids.shape[1] - _prompt_len(guided)
         is_level = step == other_ids.shape[1] - _prompt_len(other)
@@ -398,9 +405,10 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
         raw = logits[guided.index : guided.index + 1]
         scores = torch.log_softmax(raw, dim=-1)
         unguided = torch.log_softmax(logits[other.index : other.index + 1], dim=-1)
-        scores = pair["scale"] * (scores - unguided) + unguided
+        scores = steered(scores, unguided, pair["scale"])
         scores = self._chain(guided, ids, raw.shape[-1])(ids, scores)
-        if not bool(_possible(scores, scores.new_tensor([pair["do_sample"]], dtype=torch.bool))):
+        scores = scores.masked_fill(torch.isneginf(raw), MINUS_INFINITY)
+        if not bool(possible(scores, scores.new_tensor([pair["do_sample"]], dtype=torch.bool))):
             raise _Impossible
         _tell(guided, step, scores, raw)
         if pair["do_sample"]:
@@ -423,8 +431,8 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
         try:
             indices = torch.tensor([row.index for row in rows], device=logits.device)
             samples = [bool(row.request.order.fields.get("do_sample")) for row in rows]
-            possible = _possible(logits[indices], torch.tensor(samples, device=logits.device))
-            for row, is_possible in zip(rows, possible.tolist(), strict=True):  # the one sync
+            can = possible(logits[indices], torch.tensor(samples, device=logits.device))
+            for row, is_possible in zip(rows, can.tolist(), strict=True):  # the one sync
                 if not is_possible:
                     self._fail(logits, row, _Impossible())
         except Exception as error:
@@ -449,10 +457,19 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
 
 class _Impossible(Exception):  # noqa: N818 - what it says, not what it is
     def __str__(self) -> str:
-        return "The parameters leave no token that may be generated."
+        return NOTHING_LEFT
 
 
-def _possible(scores: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
+def steered(scores: torch.Tensor, unguided: torch.Tensor, scale: float) -> torch.Tensor:
+    """Move log-probabilities away from the unguided ones, as transformers does.
+
+    What is impossible already stays so: between two infinities there is no number.
+    """
+    moved = scale * (scores - unguided) + unguided
+    return moved.masked_fill(torch.isneginf(scores), MINUS_INFINITY)
+
+
+def possible(scores: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
     """Say for each row whether a token can be taken, or where `samples` be drawn, from it."""
     is_infinite = torch.isposinf(scores).any(dim=-1)  # the likeliest token, but no probability
     is_broken = scores.isnan().any(dim=-1) | (is_infinite & samples)
@@ -491,13 +508,13 @@ def _tell(row: _Row, step: int, scores: torch.Tensor, raw: torch.Tensor) -> None
         return
     record: dict[str, Any] = {"tag": order.tag, "step": step}
     if order.scores:
-        record["scores"] = _best(scores[0], order.scores)
+        record["scores"] = best(scores[0], order.scores)
     if order.logits:
-        record["logits"] = _best(raw[0], order.logits)
+        record["logits"] = best(raw[0], order.logits)
     reports.append(order.report, record)
 
 
-def _best(values: torch.Tensor, count: int) -> list[bytes]:
+def best(values: torch.Tensor, count: int) -> list[bytes]:
     """Return the largest values with their ids: [int32 ids, float32 values], as bytes."""
     found, ids = torch.topk(values.float(), min(count, values.shape[-1]))
     return [ids.to(torch.int32).cpu().numpy().tobytes(), found.cpu().numpy().tobytes()]

@@ -26,9 +26,9 @@ import psutil
 
 from worker import __version__, engine, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
+from worker.deployment import Deployment, Limits, Turns
 from worker.engine import Engine
 from worker.errors import RequestError, SettingsError, StartError
-from worker.sampling import Deployment, Limits, Turns
 from worker.settings import Settings, help_text, process_environ
 from worker.startup import Startup
 

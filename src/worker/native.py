@@ -10,11 +10,12 @@ from typing import Any
 
 from worker import reports, sampling
 from worker.batching import Outbox
+from worker.deployment import Deployment, Turns
 from worker.engine import Engine
 from worker.errors import RequestError
 from worker.reports import Report, refuse_failure
 from worker.request import NativeRequest, Prompt
-from worker.sampling import Deployment, Plan, Turns
+from worker.sampling import Plan
 
 # JSON has no infinity; vLLM's own server writes this number for an impossible token.
 IMPOSSIBLE_LOGPROB = -9999.0
@@ -260,7 +261,7 @@ class Call:
                 code=500,
             )
         extra: dict[str, Any] = {}
-        if output.prompt_logprobs is not None:
+        if output.prompt_logprobs:  # with a stream's first piece; later ones have an empty list
             extra["prompt_logprobs"] = _logprobs(output.prompt_token_ids, output.prompt_logprobs)
         if one.logprobs is not None:
             extra["logprobs"] = _logprobs(one.token_ids, one.logprobs)

@@ -9,9 +9,12 @@ import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
-from worker.errors import shown
+from worker.errors import RequestError, shown
+
+if TYPE_CHECKING:
+    from worker.deployment import Deployment
 
 Kind = Literal["native", "chain", "routine", "output", "deployment", "refused"]
 
@@ -32,17 +35,6 @@ MOST = 2**62  # the engine speaks MessagePack, and adds to some of these
 MOST_TOKENS = 1_000_000_000
 
 
-class Facts(Protocol):
-    """What a check may have to know of the engine."""
-
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def max_model_len(self) -> int: ...
-    @property
-    def engine_options(self) -> Mapping[str, Any]: ...
-
-
 @dataclass(frozen=True)
 class Check:
     """What a value must be: `allowed` ends the sentence "… must be …", `read` judges.
@@ -52,7 +44,7 @@ class Check:
     """
 
     allowed: str
-    read: Callable[[Any, Facts], Any]
+    read: Callable[[Any, "Deployment"], Any]
 
 
 @dataclass(frozen=True)
@@ -74,13 +66,51 @@ class Parameter:
     aliases: tuple[str, ...] = ()
     reference: Literal["Hugging Face", "vLLM", "both"] = "Hugging Face"
     option: str = ""
-    fits: Callable[[Any, Facts], bool] = field(default=lambda _value, _facts: False)
+    fits: Callable[[Any, "Deployment"], bool] = field(default=lambda _value, _facts: False)
+
+    def read(self, name: str, value: Any, deployment: "Deployment") -> Any:
+        """Return a job's value as the engine wants it; `name` is what the job calls the parameter.
+
+        Raises RequestError.
+        """
+        if self.check is not None:
+            try:
+                value = self.check.read(value, deployment)
+            except ValueError as error:
+                reason = str(error) or f"be {self.check.allowed}"
+                raise RequestError(
+                    f"{name}={shown(value)}: it must {reason}.",
+                    param=name,
+                    type="invalid_parameter",
+                ) from None
+        if self.kind == "refused" and not self.fits(value, deployment):
+            raise RequestError(
+                f"{name} is not supported. {self.differs}",
+                param=name,
+                type="unsupported_parameter",
+            )
+        if self.kind == "deployment" and not self.fits(value, deployment):
+            raise RequestError(
+                f"{name}={shown(value)}: this is fixed when the worker starts"
+                f"{_current(self.option, deployment)}. The variable {self.option} sets it.",
+                param=name,
+                type="deployment_parameter",
+            )
+        return value
+
+
+def _current(option: str, deployment: "Deployment") -> str:
+    name = option.lower()
+    options = {"max_model_len": deployment.max_model_len, **deployment.engine_options}
+    if name not in options:
+        return ""
+    return f", and here it is different ({name}={shown(options[name])})"
 
 
 def whole(least: int, most: int | None = None) -> Check:
     between = f"from {least:,} to {most:,}" if most is not None else f"of at least {least:,}"
 
-    def read(value: Any, _: Facts) -> int:
+    def read(value: Any, _: "Deployment") -> int:
         value = _from_text(value)
         if type(value) is float and value.is_integer():  # JSON has one kind of number
             value = int(value)
@@ -101,7 +131,7 @@ def number(
     high = "" if most == math.inf else f" and {'below' if below else 'at most'} {_plain(most)}"
     allowed = f"a number {low}{high}" if least != -math.inf else "a finite number"
 
-    def read(value: Any, _: Facts) -> float:
+    def read(value: Any, _: "Deployment") -> float:
         read = _float(_from_text(value))
         if not math.isfinite(read):
             raise ValueError
@@ -126,7 +156,7 @@ def _float(value: Any) -> float:
 
 
 def choice(*values: Any) -> Check:
-    def read(value: Any, _: Facts) -> Any:
+    def read(value: Any, _: "Deployment") -> Any:
         if not any(value == one and type(value) is type(one) for one in values):
             raise ValueError
         return value
@@ -147,7 +177,7 @@ def _from_text(value: Any) -> Any:
     raise ValueError
 
 
-def _read_flag(value: Any, _: Facts) -> bool:
+def _read_flag(value: Any, _: "Deployment") -> bool:
     text = str(value).lower()
     if text not in ("true", "false", "1", "0"):
         raise ValueError
@@ -157,7 +187,7 @@ def _read_flag(value: Any, _: Facts) -> bool:
 FLAG = Check("true or false", _read_flag)
 
 
-def _read_texts(value: Any, _: Facts) -> list[str]:
+def _read_texts(value: Any, _: "Deployment") -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > MOST_STOP_STRINGS:
         raise ValueError
@@ -171,7 +201,7 @@ TEXTS = Check(
 )
 
 
-def _token_id(value: Any, facts: Facts) -> int:
+def _token_id(value: Any, facts: "Deployment") -> int:
     # On a GPU an id outside the vocabulary ends the engine, and no exception can be caught there.
     if type(value) is not int or not 0 <= value < facts.vocab_size:
         raise ValueError(
@@ -180,17 +210,17 @@ def _token_id(value: Any, facts: Facts) -> int:
     return value
 
 
-def _read_ids(value: Any, facts: Facts) -> list[int]:
+def _read_ids(value: Any, facts: "Deployment") -> list[int]:
     if not isinstance(value, list) or not value:
         raise ValueError
     return list(dict.fromkeys(_token_id(one, facts) for one in value))
 
 
-def _read_id_or_ids(value: Any, facts: Facts) -> list[int]:
+def _read_id_or_ids(value: Any, facts: "Deployment") -> list[int]:
     return _read_ids(value if isinstance(value, list) else [value], facts)
 
 
-def _read_sequences(value: Any, facts: Facts) -> list[list[int]]:
+def _read_sequences(value: Any, facts: "Deployment") -> list[list[int]]:
     if not isinstance(value, list) or not value:
         raise ValueError
     # Each once: the engine reads them inside a step that all requests share.
@@ -202,7 +232,7 @@ def _read_sequences(value: Any, facts: Facts) -> list[list[int]]:
     return [list(ids) for ids in sequences]
 
 
-def _read_sequence_bias(value: Any, facts: Facts) -> list[list[Any]]:
+def _read_sequence_bias(value: Any, facts: "Deployment") -> list[list[Any]]:
     if not isinstance(value, list) or not value:
         raise ValueError
     biases = {}  # of one that comes twice the last holds, as in transformers
@@ -219,28 +249,28 @@ def _read_sequence_bias(value: Any, facts: Facts) -> list[list[Any]]:
     return [[list(ids), bias] for ids, bias in biases.items()]
 
 
-def _read_decay(value: Any, facts: Facts) -> list[Any]:
+def _read_decay(value: Any, facts: "Deployment") -> list[Any]:
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError
     start, factor = value
     return [whole(0).read(start, facts), number(0, 100, above=True).read(factor, facts)]
 
 
-def _read_temperature(value: Any, facts: Facts) -> float:
+def _read_temperature(value: Any, facts: "Deployment") -> float:
     temperature: float = number(0, HOTTEST).read(value, facts)
     if 0 < temperature < COLDEST:
         raise ValueError
     return temperature
 
 
-def _read_logprobs(value: Any, facts: Facts) -> int | None:
+def _read_logprobs(value: Any, facts: "Deployment") -> int | None:
     if type(value) is bool:
         return 1 if value else None
     count: int = whole(-1).read(value, facts)
     return count
 
 
-def _read_logit_bias(value: Any, facts: Facts) -> dict[int, float]:
+def _read_logit_bias(value: Any, facts: "Deployment") -> dict[int, float]:
     if not isinstance(value, dict):
         raise ValueError
     biases = {}
@@ -253,7 +283,7 @@ def _read_logit_bias(value: Any, facts: Facts) -> dict[int, float]:
     return biases
 
 
-def _read_structured(value: Any, facts: Facts) -> dict[str, Any]:
+def _read_structured(value: Any, facts: "Deployment") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError
     for name, one in value.items():
@@ -266,23 +296,23 @@ def _read_structured(value: Any, facts: Facts) -> dict[str, Any]:
     return value
 
 
-def _read_choice(value: Any, _: Facts) -> list[str]:
+def _read_choice(value: Any, _: "Deployment") -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
         raise ValueError
     return value
 
 
-def _read_object(value: Any, _: Facts) -> dict[str, Any]:
+def _read_object(value: Any, _: "Deployment") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError
     return value
 
 
-def _read_schema(value: Any, facts: Facts) -> Any:
+def _read_schema(value: Any, facts: "Deployment") -> Any:
     return value if isinstance(value, dict) else TEXT.read(value, facts)
 
 
-def _read_id_rows(value: Any, facts: Facts) -> list[list[int]]:
+def _read_id_rows(value: Any, facts: "Deployment") -> list[list[int]]:
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise ValueError
     # vLLM takes -1 for what fills up a row.
@@ -315,7 +345,7 @@ def _read_keys(value: Any) -> list[int]:
     return list(value)
 
 
-def _read_watermark(value: Any, facts: Facts) -> dict[str, Any]:
+def _read_watermark(value: Any, facts: "Deployment") -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError
     is_synthid = "keys" in value or "ngram_len" in value
@@ -333,7 +363,7 @@ def _read_watermark(value: Any, facts: Facts) -> dict[str, Any]:
     return read
 
 
-def _read_values(value: Any, facts: Facts) -> Any:
+def _read_values(value: Any, facts: "Deployment") -> Any:
     return value if type(value) is bool else whole(0).read(value, facts)
 
 
@@ -379,11 +409,11 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def _speculative(facts: Facts, key: str) -> Any:
+def _speculative(facts: "Deployment", key: str) -> Any:
     return (facts.engine_options.get("speculative_config") or {}).get(key)
 
 
-def _is_method(name: str) -> Callable[[Any, Facts], bool]:
+def _is_method(name: str) -> Callable[[Any, "Deployment"], bool]:
     return lambda value, facts: value is False or _speculative(facts, "method") == name
 
 
@@ -1220,3 +1250,26 @@ BY_NAME: Mapping[str, Parameter] = {
 def names() -> Iterator[str]:
     """Return every name that `sampling_params` understands, refused ones left out."""
     return (name for name, parameter in BY_NAME.items() if parameter.kind != "refused")
+
+
+# Of the model's generation_config.json, beside what vLLM reads.
+INHERITED = (
+    *(p.name for p in PARAMETERS if p.kind == "chain"),
+    "num_beams",
+    "length_penalty",
+    "early_stopping",
+    "guidance_scale",
+)
+# With these values a parameter of the chain does nothing.
+NEUTRAL: Mapping[str, Any] = {
+    "min_new_tokens": 0,
+    "min_length": 0,
+    "no_repeat_ngram_size": 0,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "typical_p": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "renormalize_logits": False,
+    "remove_invalid_values": False,
+}

@@ -26,7 +26,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from worker import reports
-from worker.chain import Order, build
+from worker.chain import NOTHING_LEFT, Order, best, build, possible, steered
 from worker.errors import RequestError
 from worker.reports import Report, refuse_failure
 from worker.sampling import Plan
@@ -318,12 +318,12 @@ async def guide(
     reason = "length"
     while len(made) < max_tokens:
         if lost >= MOST_LOST:
-            new = [await _slow_step(asker, prompt, negative, made, order, pair)]
+            new, told = await _slow_step(asker, prompt, negative, made, order, pair)
         else:
             new, told = await _attempt(
                 asker, prompt, negative, made, order, pair, deadline_s, max_tokens
             )
-            records += told
+        records += told
         lost = 0 if new else lost + 1
         for token in new:
             made.append(token)
@@ -397,8 +397,11 @@ async def _slow_step(
     made: list[int],
     order: Order,
     pair: Mapping[str, Any],
-) -> int:
-    """Make one token from the full distributions of two requests that need not keep step."""
+) -> tuple[list[int], list[dict[str, Any]]]:
+    """Make one token from the full distributions of two requests that need not keep step.
+
+    Returns it and the record of its step.
+    """
     if "watermarking_config" in order.fields:
         raise RequestError(
             "The engine is too busy to keep the two requests of guidance in step. Send it again.",
@@ -408,21 +411,34 @@ async def _slow_step(
     asker.report.clear()
     async with asyncio.TaskGroup() as group:
         for tag, start in enumerate((prompt, negative)):
-            plain = Order(log_probs=True, scores=vocab_size, prompt_len=len(start), tag=tag)
+            plain = Order(
+                log_probs=True,
+                scores=vocab_size,
+                logits=0 if tag else order.logits,
+                prompt_len=len(start),
+                tag=tag,
+            )
             name = f"{secrets.token_hex(8)}-{tag}"
             group.create_task(asker.ask(start + made, plain, name, max_tokens=1))
     rows = {}
+    told: dict[str, Any] = {"step": len(made)}
     for record in asker.records():
         ids, numbers = _tensors(record)
-        rows[record["tag"]] = torch.empty(vocab_size).scatter_(0, ids, numbers)
-    scores = (pair["scale"] * (rows[0] - rows[1]) + rows[1])[None]
+        rows[record["tag"]] = torch.empty(1, vocab_size).scatter_(1, ids[None], numbers[None])
+        if "logits" in record:
+            told["logits"] = record["logits"]
+    scores = steered(rows[0], rows[1], pair["scale"])
     ids = torch.tensor([prompt + made])
     chain = build(order, ids[:, : len(prompt)], order.max_new_tokens, vocab_size)
-    scores = chain(ids, scores)
+    scores = chain(ids, scores).masked_fill(torch.isneginf(rows[0]), float("-inf"))
+    if not bool(possible(scores, torch.tensor([pair["do_sample"]]))):
+        raise RequestError(NOTHING_LEFT, type="invalid_parameter")
+    if order.scores:
+        told["scores"] = best(scores[0], order.scores)
     if not pair["do_sample"]:
-        return int(scores.argmax())
+        return [int(scores.argmax())], [told]
     generator = torch.Generator().manual_seed((pair["seed"] * 1_000_003 + len(made)) % 2**63)
-    return int(torch.multinomial(scores.softmax(-1), 1, generator=generator))
+    return [int(torch.multinomial(scores.softmax(-1), 1, generator=generator))], [told]
 
 
 class _HealStub:
@@ -466,12 +482,13 @@ async def heal(asker: Asker, prompt: list[int]) -> list[int] | None:
     """Return the prompt with its last token completed by the model, as transformers heals it.
 
     None where transformers 5.19 fails: it looks the token's text up in the vocabulary, and with
-    some tokenizers a token that begins with a space is not found.
+    some tokenizers a token that begins with a space is not found; others have no bos token, or
+    none to pad with.
     """
     stub = _HealStub(asker, asyncio.get_running_loop())
     try:
         healed = await asyncio.to_thread(stub.heal_tokens, torch.tensor([prompt]), asker.tokenizer)
-    except KeyError:
+    except (KeyError, TypeError, ValueError):
         return None
     asker.records()
     return [int(token) for token in healed[0]]

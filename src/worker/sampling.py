@@ -7,11 +7,8 @@ As soon as a request needs the chain, everything that transformers orders runs i
 vLLM's own fields stay neutral.
 """
 
-import asyncio
-import logging
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +16,14 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from worker import parameters
+from worker.deployment import Deployment
 from worker.errors import RequestError, nearest, shown
-from worker.parameters import BY_NAME, Parameter
+from worker.parameters import BY_NAME, NEUTRAL
 
 if TYPE_CHECKING:  # importing vLLM takes seconds, and the start has things to say before
     from vllm.sampling_params import SamplingParams
 
     from worker.chain import Order
-
-log = logging.getLogger("worker")
 
 # Given in both dialects with two values, each of these pairs contradicts itself.
 SAME_THING = (
@@ -49,27 +45,6 @@ WARPERS = (
     "eta_cutoff",
 )
 CHAIN_WARPERS = ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-# Of the model's generation_config.json, beside what vLLM reads.
-INHERITED = (
-    *(p.name for p in parameters.PARAMETERS if p.kind == "chain"),
-    "num_beams",
-    "length_penalty",
-    "early_stopping",
-    "guidance_scale",
-)
-# With these values a parameter of the chain does nothing.
-NEUTRAL: Mapping[str, Any] = {
-    "min_new_tokens": 0,
-    "min_length": 0,
-    "no_repeat_ngram_size": 0,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "typical_p": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "renormalize_logits": False,
-    "remove_invalid_values": False,
-}
 # vLLM's fields that mean nothing to requests of one token each, which the routines send.
 NOT_IN_ROUTINES = (
     "presence_penalty",
@@ -89,78 +64,6 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What one job may cost; each is a variable of the same name."""
-
-    max_num_beams: int = 16
-    max_sequences: int = 1024
-    max_scores: int = 20
-    max_word_sequences: int = 128
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What a request's parameters are judged by: the engine's facts and the limits.
-
-    `defaults` is what vLLM reads of the model's generation_config.json, `inherited` the rest of
-    it; `eos` are token ids. `no_chain` says why there is no chain; empty where it runs.
-    """
-
-    vocab_size: int
-    max_model_len: int
-    eos: tuple[int, ...] = ()
-    has_tokenizer: bool = True
-    engine_options: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    inherited: Mapping[str, Any] = field(default_factory=dict)
-    default_max_tokens: int = 100
-    limits: Limits = field(default_factory=Limits)
-    no_chain: str = ""
-
-    @classmethod
-    def of(cls, config: Any, **others: Any) -> "Deployment":
-        """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
-        model = config.model_config
-        given = dict(model.try_get_generation_config())
-        given |= model.override_generation_config
-        eos = given.get("eos_token_id", getattr(model.hf_text_config, "eos_token_id", None))
-        speculative = config.speculative_config
-        deployment = cls(
-            vocab_size=model.get_vocab_size(),
-            max_model_len=model.max_model_len,
-            eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
-            has_tokenizer=not model.skip_tokenizer_init,
-            engine_options={
-                "enforce_eager": model.enforce_eager,
-                "kv_cache_dtype": config.cache_config.cache_dtype,
-                "speculative_config": speculative
-                and {
-                    name: getattr(speculative, name, None)
-                    for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
-                },
-            },
-            defaults=model.get_diff_sampling_param(),
-            **others,
-        )
-        if model.generation_config == "vllm":
-            given = dict(model.override_generation_config)
-        return replace(deployment, inherited=_inherited(given, deployment))
-
-
-def _inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
-    kept = {}
-    for name in INHERITED:
-        value = given.get(name)
-        if value is None or value == NEUTRAL.get(name):
-            continue
-        try:
-            kept[name] = _checked(BY_NAME[name], name, value, deployment)
-        except RequestError as error:
-            log.warning("generation_config.json is not followed: %s", error.message)
-    return kept
-
-
-@dataclass(frozen=True)
 class Beams:
     """A beam search: `width` beams, of which the `returned` best come back."""
 
@@ -177,26 +80,6 @@ class Guidance:
 
     scale: float
     negative: str | list[int] | None
-
-
-class Turns:
-    """How many requests may run the chain at once: it runs inside every request's step.
-
-    The others wait. Used on the engine's loop.
-    """
-
-    def __init__(self, chains: int, dear: int) -> None:
-        self._chains = asyncio.Semaphore(chains)
-        self._dear = asyncio.Semaphore(dear)
-
-    @asynccontextmanager
-    async def taken(self, order: "Order | None", *, is_dear: bool) -> AsyncIterator[None]:
-        async with AsyncExitStack() as stack:
-            if order is not None:
-                if is_dear:
-                    await stack.enter_async_context(self._dear)
-                await stack.enter_async_context(self._chains)
-            yield
 
 
 @dataclass(frozen=True)
@@ -249,11 +132,10 @@ class Plan:
         assert wanted is not None
         if self.max_length is not None:
             if prompt_tokens >= self.max_length:
-                raise RequestError(
+                raise _invalid(
+                    "max_length",
                     f"max_length={self.max_length} counts the prompt, which has {prompt_tokens} "
                     "tokens already. max_new_tokens counts the answer alone.",
-                    param="max_length",
-                    type="invalid_parameter",
                 )
             wanted = self.max_length - prompt_tokens
         fields = self.order.fields if self.order else {}
@@ -261,11 +143,10 @@ class Plan:
         if least > wanted:
             if self.has_length and not self.is_least_inherited:
                 name = "min_new_tokens" if fields.get("min_new_tokens") else "min_length"
-                raise RequestError(
+                raise _invalid(
+                    name,
                     f"{name}={fields[name]} asks for more tokens than the {wanted} that the "
                     "answer may have.",
-                    param=name,
-                    type="invalid_parameter",
                 )
             wanted = wanted if self.has_length else least
         return int(min(wanted, self.deployment.max_model_len - prompt_tokens))
@@ -301,33 +182,24 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     order = _order(asked, deployment, samples, bool(beams or guidance), scores, logits)
     if (order or heal) and deployment.no_chain:
         name = _chain_name(asked, order)
-        raise RequestError(
+        raise _deployment(
+            name,
             f"{name} needs the logits processor, which this worker runs without: "
             f"{deployment.no_chain}",
-            param=name,
-            type="deployment_parameter",
         )
     if heal and not deployment.has_tokenizer:
         raise _no_tokenizer("token_healing")
     fields = _fields(asked, deployment, samples, order is not None)
     ranked = asked.get("best_of")
     if ranked:
-        for name in ("max_time", "output_scores", "output_logits"):
-            if asked.get(name):
-                raise RequestError(
-                    f"{name} cannot be combined with best_of.",
-                    param=name,
-                    type="unsupported_parameter",
-                )
         _refuse_beside_ranking(asked)
         # vLLM sums a sequence's log-probability only where some are asked for.
         fields |= {"n": ranked, "logprobs": fields.get("logprobs") or 0}
     if fields.get("n", 1) > 1 and not samples and not beams:
-        raise RequestError(
+        raise _invalid(
+            count,
             f"{count}={fields['n']}: without sampling all answers would be the same. Give a "
             "temperature above 0, do_sample: true, or num_beams.",
-            param=count,
-            type="invalid_parameter",
         )
     if beams:
         fields["n"] = 1
@@ -455,7 +327,7 @@ def read_body(
 
 
 def _not_here(sentence: str, name: str = "generation_parameters") -> RequestError:
-    return RequestError(sentence, param=name, type="unsupported_parameter")
+    return _unsupported(name, sentence)
 
 
 def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]) -> dict[str, Any]:
@@ -468,7 +340,7 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
             raise _unknown(name, "sampling_params")
         if value is None:
             continue
-        value = _checked(parameter, name, value, deployment)
+        value = parameter.read(name, value, deployment)
         known = came_as.setdefault(parameter.name, name)
         if known != name and asked.get(parameter.name) != value:
             raise _contradiction(known, given[known], name, given[name])
@@ -481,52 +353,14 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
 
 def _unknown(name: str, where: str) -> RequestError:
     hint = nearest(name, parameters.names()) or " The page docs/parameters.md lists them all."
-    return RequestError(
-        f"{where} has no parameter {shown(name)}.{hint}", param=name, type="unsupported_parameter"
-    )
-
-
-def _checked(parameter: Parameter, name: str, value: Any, deployment: Deployment) -> Any:
-    if parameter.check is not None:
-        try:
-            value = parameter.check.read(value, deployment)
-        except ValueError as error:
-            reason = str(error) or f"be {parameter.check.allowed}"
-            raise RequestError(
-                f"{name}={shown(value)}: it must {reason}.",
-                param=name,
-                type="invalid_parameter",
-            ) from None
-    if parameter.kind == "refused" and not parameter.fits(value, deployment):
-        raise RequestError(
-            f"{name} is not supported. {parameter.differs}",
-            param=name,
-            type="unsupported_parameter",
-        )
-    if parameter.kind == "deployment" and not parameter.fits(value, deployment):
-        raise RequestError(
-            f"{name}={shown(value)}: this is fixed when the worker starts"
-            f"{_current(parameter.option, deployment)}. The variable {parameter.option} sets it.",
-            param=name,
-            type="deployment_parameter",
-        )
-    return value
-
-
-def _current(option: str, deployment: Deployment) -> str:
-    name = option.lower()
-    options = {"max_model_len": deployment.max_model_len, **deployment.engine_options}
-    if name not in options:
-        return ""
-    return f", and here it is different ({name}={shown(options[name])})"
+    return _unsupported(name, f"{where} has no parameter {shown(name)}.{hint}")
 
 
 def _contradiction(one: str, value: Any, other: str, other_value: Any) -> RequestError:
-    return RequestError(
+    return _invalid(
+        other,
         f"{one}={shown(value)} and {other}={shown(other_value)} contradict each other: give one "
         "of them.",
-        param=other,
-        type="invalid_parameter",
     )
 
 
@@ -588,18 +422,15 @@ def _modern(asked: dict[str, Any]) -> dict[str, Any]:
         asked["n"] = asked.pop("num_return_sequences")
     n, best_of = asked.get("n", 1), asked.get("best_of")
     if best_of is not None and best_of < n:
-        raise RequestError(
-            f"best_of={best_of} is less than the n={n} answers to choose from it.",
-            param="best_of",
-            type="invalid_parameter",
+        raise _invalid(
+            "best_of", f"best_of={best_of} is less than the n={n} answers to choose from it."
         )
     if asked.pop("use_beam_search", False):
         width = asked.get("num_beams", best_of or n)
         if width < 2:
-            raise RequestError(
+            raise _invalid(
+                "use_beam_search",
                 "use_beam_search needs the number of beams: best_of (or n) of at least 2.",
-                param="use_beam_search",
-                type="invalid_parameter",
             )
         asked["num_beams"] = width
         asked.pop("best_of", None)
@@ -623,17 +454,12 @@ def _beams(asked: Mapping[str, Any], deployment: Deployment, count: str) -> Beam
         return None
     most = deployment.limits.max_num_beams
     if width > most:
-        raise RequestError(
+        raise _invalid(
+            "num_beams",
             f"num_beams={width} is more than the {most} that this worker allows (MAX_NUM_BEAMS).",
-            param="num_beams",
-            type="invalid_parameter",
         )
     if returned > width:
-        raise RequestError(
-            f"{count}={returned} is more than num_beams={width}.",
-            param=count,
-            type="invalid_parameter",
-        )
+        raise _invalid(count, f"{count}={returned} is more than num_beams={width}.")
     return Beams(
         width,
         returned,
@@ -649,18 +475,10 @@ def _guidance(asked: Mapping[str, Any]) -> Guidance | None:
     if scale == 1:
         if negative is not None:
             name = "negative_prompt" if "negative_prompt" in asked else "negative_prompt_ids"
-            raise RequestError(
-                f"{name} needs a guidance_scale other than 1 beside it.",
-                param=name,
-                type="invalid_parameter",
-            )
+            raise _invalid(name, f"{name} needs a guidance_scale other than 1 beside it.")
         return None
     if asked.get("num_beams", 1) > 1:
-        raise RequestError(
-            "guidance_scale cannot be combined with num_beams.",
-            param="guidance_scale",
-            type="unsupported_parameter",
-        )
+        raise _unsupported("guidance_scale", "guidance_scale cannot be combined with num_beams.")
     return Guidance(scale, negative)
 
 
@@ -670,11 +488,10 @@ def _limit(
     limits = deployment.limits
     n = max(asked.get("n", 1), asked.get("best_of", 1))
     if n > limits.max_sequences and not beams:
-        raise RequestError(
+        raise _invalid(
+            count,
             f"{count}={n} is more than the {limits.max_sequences:,} answers that one job may have "
             "(MAX_SEQUENCES).",
-            param=count,
-            type="invalid_parameter",
         )
     words = [
         *asked.get("bad_words_ids", ()),
@@ -682,12 +499,11 @@ def _limit(
     ]
     several = sum(len(ids) > 1 for ids in words)
     if several > limits.max_word_sequences:
-        raise RequestError(
+        raise _invalid(
+            "bad_words_ids" if "bad_words_ids" in asked else "sequence_bias",
             f"bad_words_ids and sequence_bias have {several:,} sequences of several tokens, and "
             f"this worker allows {limits.max_word_sequences:,} (MAX_WORD_SEQUENCES): each costs "
             "time at every token.",
-            param="bad_words_ids" if "bad_words_ids" in asked else "sequence_bias",
-            type="invalid_parameter",
         )
 
 
@@ -735,11 +551,10 @@ def _count(value: Any, name: str, most: int) -> int:
     if value is True:
         return most
     if value > most:
-        raise RequestError(
+        raise _invalid(
+            name,
             f"{name}={value} is more than the {most} values for each token that this worker "
             "returns (MAX_SCORES).",
-            param=name,
-            type="invalid_parameter",
         )
     return int(value)
 
@@ -753,21 +568,13 @@ def _refuse_beside_routine(asked: Mapping[str, Any], routine: str, values: int) 
     if values and routine == "num_beams":
         names += [name for name in ("output_scores", "output_logits") if asked.get(name)]
     if names:
-        raise RequestError(
-            f"{names[0]} cannot be combined with {routine}.",
-            param=names[0],
-            type="unsupported_parameter",
-        )
+        raise _unsupported(names[0], f"{names[0]} cannot be combined with {routine}.")
 
 
 def _refuse_beside_ranking(asked: Mapping[str, Any]) -> None:
     for name in ("max_time", "output_scores", "output_logits"):
         if asked.get(name):
-            raise RequestError(
-                f"{name} cannot be combined with best_of.",
-                param=name,
-                type="unsupported_parameter",
-            )
+            raise _unsupported(name, f"{name} cannot be combined with best_of.")
 
 
 def _order(
@@ -811,11 +618,10 @@ def _order(
     if asked.get("ignore_eos"):
         eos = ()
     if not eos and fields.pop("exponential_decay_length_penalty", None) and not deployment.eos:
-        raise RequestError(
+        raise _invalid(
+            "exponential_decay_length_penalty",
             "exponential_decay_length_penalty makes the end likelier, and this model has no end: "
             "give eos_token_id.",
-            param="exponential_decay_length_penalty",
-            type="invalid_parameter",
         )
     return Order(
         fields=fields,
@@ -888,10 +694,8 @@ def _fields(
 
 
 def _no_tokenizer(name: str) -> RequestError:
-    return RequestError(
-        f"{name} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT).",
-        param=name,
-        type="deployment_parameter",
+    return _deployment(
+        name, f"{name} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT)."
     )
 
 
@@ -911,18 +715,12 @@ def _params(fields: Mapping[str, Any]) -> "SamplingParams":
         try:
             msgspec.msgpack.encode(value)  # as it goes to the engine
         except OverflowError:
-            raise RequestError(
-                f"{name} holds a number that does not fit into 64 bits.",
-                param=name,
-                type="invalid_parameter",
-            ) from None
+            raise _invalid(name, f"{name} holds a number that does not fit into 64 bits.") from None
     try:
         return _adapter().validate_python(fields)
     except ValidationError as error:
         name, reason = _first(error)
-        raise RequestError(
-            f"{name}={shown(fields.get(name))}: {reason}.", param=name, type="invalid_parameter"
-        ) from None
+        raise _invalid(name, f"{name}={shown(fields.get(name))}: {reason}.") from None
     except (VLLMValidationError, ValueError) as error:  # vLLM's own ranges, in its own words
         raise _refusal(error) from None
 
@@ -946,11 +744,7 @@ def _refuse_unknown_fields(fields: Mapping[str, Any]) -> None:
         for key in fields[name] if isinstance(fields.get(name), dict) else ():
             if key not in known:  # pydantic would drop it without a word
                 hint = nearest(key, known) or f" Known: {', '.join(known)}."
-                raise RequestError(
-                    f"{name} has no field {shown(key)}.{hint}",
-                    param=name,
-                    type="invalid_parameter",
-                )
+                raise _invalid(name, f"{name} has no field {shown(key)}.{hint}")
 
 
 def _refusal(error: Exception) -> RequestError:
@@ -960,7 +754,7 @@ def _refusal(error: Exception) -> RequestError:
     words = sentence.replace("structured outputs", "structured_outputs").split()
     words += ["repetition_detection"] if "repetitive pattern" in sentence else []
     param = next((name for word in words if (name := word.strip("`.")) in BY_NAME), None)
-    return RequestError(sentence, param=param, type="invalid_parameter")
+    return _invalid(param, sentence)
 
 
 def _first(error: ValidationError) -> tuple[str, str]:
@@ -970,3 +764,15 @@ def _first(error: ValidationError) -> tuple[str, str]:
             if step in BY_NAME:
                 return str(step), detail["msg"]
     return "?", error.errors(include_url=False)[0]["msg"]
+
+
+def _invalid(param: str | None, sentence: str) -> RequestError:
+    return RequestError(sentence, param=param, type="invalid_parameter")
+
+
+def _unsupported(param: str, sentence: str) -> RequestError:
+    return RequestError(sentence, param=param, type="unsupported_parameter")
+
+
+def _deployment(param: str, sentence: str) -> RequestError:
+    return RequestError(sentence, param=param, type="deployment_parameter")

@@ -17,6 +17,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -44,6 +45,7 @@ COMPILE_CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "compile-cache/inductor",
     "TRITON_CACHE_DIR": "compile-cache/triton",
 }
+COMPILED_BYTES = 1_000_000_000  # the free space below which they are not begun
 ENVIRONMENT = "environment"
 IMAGE = "image"
 
@@ -188,7 +190,9 @@ def process_environ(
     changes |= {name: None for name in places if environ.get(name) == ""}
     base = _base(environ)
     if base and os.access(_nearest(base), os.W_OK):
-        wanted = {"HF_HOME": base / HOME, **{k: base / v for k, v in COMPILE_CACHES.items()}}
+        wanted = {"HF_HOME": base / HOME}
+        if _has_room(base):
+            wanted |= {name: base / folder for name, folder in COMPILE_CACHES.items()}
         changes |= {name: str(path) for name, path in wanted.items() if not environ.get(name)}
     model = environ.get("MODEL_NAME", "").strip() or baked.get("MODEL_NAME")
     others = any(environ.get(name, "").strip() for name in _MAY_NAME_A_MODEL)
@@ -221,6 +225,10 @@ def _base(environ: Mapping[str, str]) -> Path | None:
 
 def _nearest(path: Path) -> Path:
     return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def _has_room(base: Path) -> bool:
+    return shutil.disk_usage(_nearest(base)).free > COMPILED_BYTES
 
 
 def _fast_download_is_missing(environ: Mapping[str, str]) -> bool:
@@ -466,6 +474,8 @@ def _suspect(environ: Mapping[str, str], found: Findings) -> None:
             f"{base} cannot be written: models in it are found, others are downloaded into the "
             "container at each start, and compiled kernels are not kept. BASE_PATH names another."
         )
+    elif base and not _has_room(base):
+        found.warnings.append(f"{base} is full: compiled kernels are not kept in it.")
     if _fast_download_is_missing(environ):
         found.warnings.append(
             "HF_HUB_ENABLE_HF_TRANSFER is ignored: the package hf_transfer is not installed."

@@ -178,7 +178,7 @@ VARIABLES = (
         "startup_timeout_s",
         1800,
         "How long the start may stand still, in seconds, before the worker gives up: without a new "
-        "phase, and without a megabyte read, written or taken into memory.",
+        "phase, and without 16 MB more read, written or taken into memory.",
         least=1,
     ),
     Variable("HF_TOKEN", None, None, "The Hugging Face token for gated and private models."),

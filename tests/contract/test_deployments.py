@@ -290,7 +290,6 @@ def test_another_tokenizer(quantised: Served) -> None:
         ),
         ({"QUANTIZATION": "fp8_per_channel", "DTYPE": "float32"}, "float32 is not supported"),
         ({"QUANTIZATION": "awq"}, "awq"),
-        ({"QUANTIZATION": "bitsandbytes"}, "bitsandbytes"),
         ({"QUANTIZATION": "fp8_per_channel"}, None),
         (
             {

@@ -38,8 +38,8 @@ STORE = [f"--root={CACHE / 'store'}", f"--runroot={CACHE / 'run'}", "--storage-d
 DEBIAN = "bookworm"  # its Python is 3.11, as that of .venv
 PACKAGES = "python3,python3-pip,ca-certificates,libgomp1,libnuma1"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-START_S = 240.0
-JOB_S = 120.0
+START_S = 600.0  # as long as a busy machine may take; alone it is half a minute
+JOB_S = 300.0
 CLONE_NEWNET = 0x40000000
 LIBC = ctypes.CDLL(None, use_errno=True)
 

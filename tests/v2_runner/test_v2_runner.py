@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import json
+import re
 
 import pytest
 
@@ -39,12 +40,12 @@ def greedy(served: Served) -> list[list[int]]:
         return list(pool.map(complete, PROMPTS))
 
 
-def test_the_v2_runner_is_in_use(v2_runner: Served, tiny: Served) -> None:
+def test_the_v2_runner_is_in_use(v2_runner: Served) -> None:
     """vLLM names its runner at the start, and schedules asynchronously."""
-    line = "Using V2 Model Runner"
+    log = v2_runner.log()
 
-    assert (False, True) == (line in tiny.log(), line in v2_runner.log())
-    assert "Asynchronous scheduling: True" in v2_runner.log()
+    assert "Using V2 Model Runner" in log
+    assert "Asynchronous scheduling: True" in log
 
 
 def test_greedy_tokens_are_those_of_v1(v2_runner: Served, tiny: Served) -> None:
@@ -58,13 +59,11 @@ def test_greedy_tokens_are_those_of_v1(v2_runner: Served, tiny: Served) -> None:
 @pytest.mark.slow
 def test_speculation_changes_no_token(tiny: Served) -> None:
     """With n-gram speculation the V2 runner still gives the tokens of the V1 runner."""
-    speculating = {
-        "MODEL_NAME": str(models.path("tiny")),
-        "SPECULATIVE_CONFIG": json.dumps(NGRAM),
-    }
-    with serve(speculating | v2_environ.environ()) as served:
+    environ = {"MODEL_NAME": str(models.path("tiny")), "SPECULATIVE_CONFIG": json.dumps(NGRAM)}
+    with serve(environ | v2_environ.environ()) as served:
         assert greedy(tiny) == greedy(served)
-        assert (
-            "vllm:spec_decode_num_drafts_total"
-            in served.run({"route": "/metrics"}).done[-1].value["output"][0]
-        )
+        (metrics,) = served.run({"route": "/metrics"}).done[-1].value["output"]
+
+    drafted = re.search(r"\nvllm:spec_decode_num_draft_tokens_total{.*} (.*)\n", metrics)
+    assert drafted is not None
+    assert float(drafted[1]) > 0

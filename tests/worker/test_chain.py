@@ -533,6 +533,19 @@ def test_a_pair_that_lost_step_ends(report: Report, how: str) -> None:
     assert {"lost": 1} == records[0]
 
 
+def test_a_pair_whose_second_comes_late_is_lost(report: Report) -> None:
+    """One that was alone for a step has ended, and its partner ends too, without a failure."""
+    batch, _, _ = pair(report)
+    late = batch.chain._requests.pop(1)
+    first = batch.step()
+    batch.chain._requests[1] = late
+    second = batch.step()
+
+    assert torch.equal(only(EOS), first[0])
+    assert torch.equal(only(EOS).expand(2, -1), second)
+    assert [{"lost": 0}, {"lost": 0}] == report.read()
+
+
 def test_an_impossible_pair_fails(report: Report) -> None:
     """Guidance that leaves no token fails like any other request."""
     batch = Batch()
@@ -590,12 +603,13 @@ def test_the_workers_own_order_passes() -> None:
         (True, {"allowed_token_ids": ALL * 25}, "allowed_token_ids has 1,250 entries"),
         (
             True,
-            {"min_tokens": 1, "stop_token_ids": list(range(129))},
-            "128 stop ids at most, and there are 129",
+            {"min_tokens": 1, "stop_token_ids": list(range(121))},
+            "120 stop ids at most, and there are 121",
         ),
+        (True, {"thinking_token_budget": 2**31}, "thinking_token_budget=2147483648"),
         (True, {"logit_bias": dict.fromkeys(range(1024), 1.0)}, None),
         (True, {"allowed_token_ids": list(range(1024))}, None),
-        (True, {"min_tokens": 1, "stop_token_ids": list(range(128))}, None),
+        (True, {"min_tokens": 1, "stop_token_ids": list(range(120))}, None),
         (True, {"stop_token_ids": list(range(500))}, None),
         (False, {"logit_bias": dict.fromkeys(range(5000), 1.0)}, None),
         (False, {"allowed_token_ids": list(range(5000))}, None),
@@ -605,7 +619,7 @@ def test_the_workers_own_order_passes() -> None:
 def test_what_would_end_the_v2_runner_is_refused(
     monkeypatch: pytest.MonkeyPatch, is_v2: bool, given: dict[str, Any], sentence: str | None
 ) -> None:
-    """vLLM's V2 runner dies of these three, so they are refused there; V1 takes them."""
+    """vLLM's V2 runner dies of these, so they are refused there; V1 takes them."""
     monkeypatch.setattr(Chain, "is_v2", is_v2)
     asked = SamplingParams(max_tokens=5, **given)
     if sentence is None:
@@ -629,3 +643,21 @@ def test_texts_without_a_tokenizer_are_refused(
 
     with pytest.raises(VLLMValidationError, match="needs a tokenizer"):
         Chain.validate_params(asked)
+
+
+def test_guidance_keeps_to_an_allowed_list(report: Report) -> None:
+    """Where both rows allow three tokens guidance chooses one of them, and does not fail."""
+    batch = Batch()
+    allowed = {"allowed_token_ids": [20, 21, 22]}
+    for index, role in enumerate(("prompt", "negative")):
+        roles = {"name": "x", "role": role, "scale": 1.5, "seed": 7, "do_sample": False}
+        given = order(report, pair=roles, remove_invalid_values=True, scores=9)
+        batch.add(index, params(given, **allowed), [5])
+    logits = torch.full((2, VOCAB), -INF)
+    logits[:, [20, 21, 22]] = rows(2)[:, :3]
+    chosen = batch.step(logits).argmax(dim=-1).tolist()
+    (record,) = report.read()
+
+    assert chosen[0] == chosen[1]
+    assert chosen[0] in (20, 21, 22)
+    assert 3 == len(reports.values([record], "scores")[0]["values"])

@@ -11,8 +11,8 @@ import pytest
 from transformers import GenerationConfig
 
 from worker import options, parameters
+from worker.deployment import Deployment, Limits
 from worker.parameters import BY_NAME, PARAMETERS, Check, Parameter
-from worker.sampling import Deployment, Limits
 from worker.variables import VARIABLES
 
 with warnings.catch_warnings():

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from worker import parameters, sampling
+from worker import deployment, parameters, sampling
+from worker.deployment import Deployment, Limits
 from worker.errors import RequestError
-from worker.sampling import Beams, Deployment, Guidance, Limits, Plan
+from worker.sampling import Beams, Guidance, Plan
 
 VOCAB = 1000
 HERE = Deployment(vocab_size=VOCAB, max_model_len=256, eos=(2,))
@@ -1308,7 +1309,7 @@ def test_a_bad_value_of_the_model_is_left_out(caplog: pytest.LogCaptureFixture) 
         "max_length": 20,
         "do_sample": True,
     }
-    kept = sampling._inherited(given, HERE)
+    kept = deployment._inherited(given, HERE)
 
     assert {"no_repeat_ngram_size": 3} == kept
     assert [

@@ -1013,6 +1013,16 @@ def test_where_models_are_stored(environ, expected) -> None:
     assert process_environ(given) == expected
 
 
+def test_a_volume_that_is_full(volume: Path) -> None:
+    """Kernels are compiled elsewhere, where there is no room for them: that is no failure."""
+    given = {"RUNPOD_LOG_LEVEL": "DEBUG", "HF_XET_HIGH_PERFORMANCE": "1", "BASE_PATH": str(volume)}
+
+    assert process_environ(given) == {"HF_HOME": f"{volume}/huggingface-cache"}
+    assert settings(**given).warnings == (
+        f"{volume} is full: compiled kernels are not kept in it.",
+    )
+
+
 def test_a_volume_that_cannot_be_written(volume: Path) -> None:
     """It costs the caches and a warning, and does not stop the start."""
     subprocess.run(["mount", "-o", "remount,ro", volume], check=True)
