@@ -2,12 +2,13 @@
 
 16 requests at once on SmolLM2-135M, whose vocabulary is large enough to show: a plain run, then
 each parameter on every request, in the chain and, where vLLM has a field that means the same, in
-vLLM. The time of a step is the median distance between two tokens of the last request to start,
-and the ratio to the plain step counts, which is measured anew for every few rows. Beside it stands
-what one row of the logits costs at each token with nothing else running: `Chain` called as vLLM's
-V1 runner calls it, on one thread, after 512 tokens; `first` is its first call, which builds the
-processors. `nothing` is a chain without a processor, the price of coming by. forced_bos_token_id
-and forced_eos_token_id have no row: they look at the length, and write one token of an answer.
+vLLM. A run's step is the median time between two tokens of the request that starts last, and the
+fastest run of several rounds counts, since noise only adds; the ratio to the plain step is what to
+read. Beside it stands what one row of the logits costs at each token with nothing else running:
+CPU time of `Chain`, called as vLLM's V1 runner calls it, on one thread, after 512 tokens; `first`
+is its first call, which builds the processors. `nothing` is a chain without a processor.
+forced_bos_token_id and forced_eos_token_id have no row: they look at the length, and write one
+token of an answer.
 """
 
 import asyncio
@@ -35,7 +36,7 @@ import models
 
 MODEL = "smollm2-135m-instruct"
 REQUESTS, TOKENS, ROUNDS = 16, 6, 6
-GROUP = 7  # rows that share a plain run
+PLAIN_EVERY = 7  # rows
 LONG: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
 PROMPT = list(range(1000, 1008))
 CONTEXT = 512  # tokens before the row that is measured alone
@@ -143,10 +144,10 @@ def main() -> None:
         assert not ready.no_chain, ready.no_chain
         deployment = Deployment.of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
-        in_chain, in_vllm, plain_s = in_turns(ready, deployment, table)
+        plain_s, steps = in_turns(ready, deployment, table)
         print(
             f"{REQUESTS} requests x {TOKENS} tokens at once, SmolLM2-135M in bfloat16, vocabulary "
-            f"{deployment.vocab_size:,}, medians of {ROUNDS} rounds in turns;\n"
+            f"{deployment.vocab_size:,}, fastest of {ROUNDS} rounds in turns;\n"
             f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
             f"vLLM {vllm.__version__}, transformers {transformers.__version__}, "
             f"load before {load:.1f}; plain: {plain_s * 1000:.0f} ms a step, "
@@ -155,9 +156,9 @@ def main() -> None:
         print(f"{'':32}{'tokens/s of plain':^22}{'one row alone':^18}")
         print(f"{'':32}{'chain':>9}{'vLLM':>9}    {'ms/token':>9}{'first ms':>9}")
         for row in table:
-            own = f"{statistics.median(in_vllm[row.name]):.0%}" if row.own is not None else ""
+            own = f"{plain_s / steps[row.name, 'vLLM']:.0%}" if row.own is not None else ""
             each_s, first_s = alone(row, deployment, ready)
-            line = f"{row.name:32}{statistics.median(in_chain[row.name]):9.0%}{own:>9}"
+            line = f"{row.name:32}{plain_s / steps[row.name, 'chain']:9.0%}{own:>9}"
             print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
         for name, given in admitted(table).items():
             read_s = seconds_each(functools.partial(sampling.read, given, deployment, stream=True))
@@ -167,30 +168,30 @@ def main() -> None:
 
 def in_turns(
     ready: engine.Engine, deployment: Deployment, table: list[Row]
-) -> tuple[dict[str, list[float]], dict[str, list[float]], float]:
-    """Return each row's rates relative to plain, in the chain and in vLLM, and the plain step."""
-    in_chain: dict[str, list[float]] = {row.name: [] for row in table}
-    in_vllm: dict[str, list[float]] = {row.name: [] for row in table}
+) -> tuple[float, dict[tuple[str, str], float]]:
+    """Return the seconds of the fastest plain step, and of each row's, in the chain and in vLLM."""
     plain = planned({}, deployment)
-    plains = []
+    plains: list[float] = []
+    steps: dict[tuple[str, str], list[float]] = {}
 
-    def step_s(given: Mapping[str, Any] | None, row: Row, *, chain: bool = False) -> float:
-        asking = plain if given is None else planned(given, deployment, chain=chain)
-        plans = [asking] * row.asking + [plain] * (REQUESTS - row.asking)
-        return ready.submit(batch(ready, plans, row.tokens)).result()
+    def step_s(plan: Plan, asking: int = REQUESTS, tokens: int = TOKENS) -> float:
+        plans = [plan] * asking + [plain] * (REQUESTS - asking)
+        return ready.submit(batch(ready, plans, tokens)).result()
 
-    step_s(None, Row("plain"))  # what is compiled or cached at first use
+    step_s(plain)  # what is cached at first use
     for round_ in range(ROUNDS):
-        for start in range(0, len(table), GROUP):
-            base_s = step_s(None, Row("plain"))
-            plains.append(base_s)
-            for row in table[start : start + GROUP]:
-                if row.is_dear and round_:
-                    continue
-                in_chain[row.name].append(base_s / step_s(row.given, row, chain=True))
-                if row.own is not None:
-                    in_vllm[row.name].append(base_s / step_s(row.own, row))
-    return in_chain, in_vllm, statistics.median(plains)
+        for index, row in enumerate(table):
+            if index % PLAIN_EVERY == 0:
+                plains.append(step_s(plain))
+            if row.is_dear and round_:
+                continue
+            plans = {"chain": planned(row.given, deployment, chain=True)}
+            if row.own is not None:
+                plans["vLLM"] = planned(row.own, deployment)
+            for where, plan in plans.items():
+                own_s = step_s(plan, row.asking, row.tokens)
+                steps.setdefault((row.name, where), []).append(own_s)
+    return min(plains), {key: min(each) for key, each in steps.items()}
 
 
 def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = False) -> Plan:

@@ -28,7 +28,7 @@ from transformers.generation.logits_process import (
     SynthIDTextWatermarkLogitsProcessor,
 )
 from transformers.generation.utils import GenerationMixin
-from vllm import SamplingParams
+from vllm import SamplingParams, envs
 from vllm.exceptions import VLLMValidationError
 from vllm.v1.sample.logits_processor import LogitsProcessor as V1LogitsProcessor
 from vllm.v1.sample.logits_processor.builtin import process_dict_updates
@@ -45,7 +45,7 @@ _SEAL = secrets.token_hex(16)
 
 # What vLLM 0.32's V2 runner takes of these; more ends the engine. Nothing checks it before.
 V2_MOST_IDS = 1024
-V2_MOST_STOP_IDS = 120  # 128, less those of the model, which are added later
+V2_MOST_STOP_IDS = 128
 V2_INT32 = ("min_tokens", "thinking_token_budget")
 
 MINUS_INFINITY = float("-inf")
@@ -246,6 +246,8 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
     # Set in the worker's own process, where validate_params runs, before the first request.
     is_v2 = False
     has_tokenizer = True
+    tokenizer: Any = None
+    model_stop_ids = 0  # vLLM adds the model's own after validate_params
 
     @classmethod
     def validate_params(cls, sampling_params: SamplingParams) -> None:
@@ -274,11 +276,20 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
                     f"{name} has {given:,} entries, and vLLM takes {V2_MOST_IDS:,}.",
                     parameter=name,
                 )
-        stops = len(sampling_params.all_stop_token_ids)
+        stops = len(sampling_params.all_stop_token_ids) + cls.model_stop_ids
         if sampling_params.min_tokens and stops > V2_MOST_STOP_IDS:
             raise VLLMValidationError(
                 f"min_tokens goes with {V2_MOST_STOP_IDS} stop ids at most, and there are {stops}.",
                 parameter="min_tokens",
+            )
+        words = sampling_params.bad_words or ()
+        # Each comes once more with a space before it, if that takes as many tokens.
+        tokens = 2 * sum(len(cls.tokenizer.encode(w, add_special_tokens=False)) for w in words)
+        if tokens > envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS:
+            raise VLLMValidationError(
+                f"bad_words may take {tokens:,} tokens together, and vLLM takes "
+                f"{envs.VLLM_MAX_BAD_WORDS_TOTAL_TOKENS:,} (VLLM_MAX_BAD_WORDS_TOTAL_TOKENS).",
+                parameter="bad_words",
             )
         for name in V2_INT32:
             value = getattr(sampling_params, name) or 0
@@ -360,6 +371,8 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
             first = index - local[index]
             drafts = ctx.input_ids[first + 1 : index + 1]
             total = positions[index] - local[index] + 1
+            if total < int(states.prefill_len.np[slot]):
+                continue
             ids = functools.partial(_committed, states, slot, total, drafts)
             yield _Row(index, request, ids, int(states.prompt_len.np[slot]))
 

@@ -179,6 +179,10 @@ async def _why_not_live(client: Any, reports: Folder) -> str:
     config = client.vllm_config
     Chain.is_v2 = config.use_v2_model_runner
     Chain.has_tokenizer = not config.model_config.skip_tokenizer_init
+    if Chain.has_tokenizer:
+        Chain.tokenizer = client.get_tokenizer()
+    eos = config.model_config.try_get_generation_config().get("eos_token_id")
+    Chain.model_stop_ids = 1 + len(eos if isinstance(eos, list) else [])
 
     async def token(name: str, **others: Any) -> int:
         params = SamplingParams(
