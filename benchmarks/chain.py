@@ -2,13 +2,11 @@
 
 16 requests at once on SmolLM2-135M, whose vocabulary is large enough to show: a plain run, then
 each parameter on every request, in the chain and, where vLLM has a field that means the same, in
-vLLM. A run's step is the median time between two tokens of the request that starts last, and the
-fastest run of several rounds counts, since noise only adds; the ratio to the plain step is what to
-read. Beside it stands what one row of the logits costs at each token with nothing else running:
-CPU time of `Chain`, called as vLLM's V1 runner calls it, on one thread, after 512 tokens; `first`
-is its first call, which builds the processors. `nothing` is a chain without a processor.
-forced_bos_token_id and forced_eos_token_id have no row: they look at the length, and write one
-token of an answer.
+vLLM. The rounds are in turns, and the fastest run of each row counts, since noise only adds. Beside
+it stands what one row of the logits costs at each token with nothing else running: CPU time of
+`Chain`, called as vLLM's V1 runner calls it, on one thread, after 512 tokens; `first` is its first
+call, which builds the processors. `nothing` is a chain without a processor. forced_bos_token_id and
+forced_eos_token_id have no row: they look at the length, and write one token of an answer.
 """
 
 import asyncio
@@ -35,13 +33,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
 
 MODEL = "smollm2-135m-instruct"
-REQUESTS, TOKENS, ROUNDS = 16, 6, 6
+REQUESTS, TOKENS, ROUNDS = 16, 10, 5
 PLAIN_EVERY = 7  # rows
 LONG: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
 PROMPT = list(range(1000, 1008))
 CONTEXT = 512  # tokens before the row that is measured alone
 ALONE_S = 0.25
-DEAR_TOKENS = 3
+ADJECTIVES = ("blue", "red", "old", "new")
+NOUNS = ("sky", "car", "house", "dog", "tree")
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,11 @@ class Row:
     given: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Any] | None = None
     asking: int = REQUESTS  # so many of the requests; the others are plain
-    is_dear: bool = False  # a token costs seconds: few of them, in the first round
-
-    @property
-    def tokens(self) -> int:
-        return DEAR_TOKENS if self.is_dear else TOKENS
+    is_dear: bool = False  # so slow that one round is enough
 
 
 def rows(tokenizer: Any) -> list[Row]:
-    words = [f"{one} {two}" for one in ("blue", "red", "old", "new") for two in NOUNS]
+    words = [f"{one} {two}" for one in ADJECTIVES for two in NOUNS]
     ids = [tokenizer.encode(f" {word}", add_special_tokens=False) for word in words]
     assert [len(one) for one in ids] == [2] * 20
     fifty = list(range(5000, 5050))
@@ -118,9 +113,6 @@ def rows(tokenizer: Any) -> list[Row]:
     ]
 
 
-NOUNS = ("sky", "car", "house", "dog", "tree")
-
-
 def bias(biases: Mapping[int, float]) -> dict[str, Any]:
     return {"logit_bias": biases}
 
@@ -144,21 +136,21 @@ def main() -> None:
         assert not ready.no_chain, ready.no_chain
         deployment = Deployment.of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
-        plain_s, steps = in_turns(ready, deployment, table)
+        plain_s, runs = in_turns(ready, deployment, table)
         print(
             f"{REQUESTS} requests x {TOKENS} tokens at once, SmolLM2-135M in bfloat16, vocabulary "
             f"{deployment.vocab_size:,}, fastest of {ROUNDS} rounds in turns;\n"
             f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
             f"vLLM {vllm.__version__}, transformers {transformers.__version__}, "
-            f"load before {load:.1f}; plain: {plain_s * 1000:.0f} ms a step, "
-            f"{REQUESTS / plain_s:.0f} tokens/s"
+            f"load before {load:.1f}; "
+            f"plain: {REQUESTS * TOKENS / plain_s:.0f} tokens/s"
         )
         print(f"{'':32}{'tokens/s of plain':^22}{'one row alone':^18}")
         print(f"{'':32}{'chain':>9}{'vLLM':>9}    {'ms/token':>9}{'first ms':>9}")
         for row in table:
-            own = f"{plain_s / steps[row.name, 'vLLM']:.0%}" if row.own is not None else ""
+            own = f"{plain_s / runs[row.name, 'vLLM']:.0%}" if row.own is not None else ""
             each_s, first_s = alone(row, deployment, ready)
-            line = f"{row.name:32}{plain_s / steps[row.name, 'chain']:9.0%}{own:>9}"
+            line = f"{row.name:32}{plain_s / runs[row.name, 'chain']:9.0%}{own:>9}"
             print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
         for name, given in admitted(table).items():
             read_s = seconds_each(functools.partial(sampling.read, given, deployment, stream=True))
@@ -169,29 +161,28 @@ def main() -> None:
 def in_turns(
     ready: engine.Engine, deployment: Deployment, table: list[Row]
 ) -> tuple[float, dict[tuple[str, str], float]]:
-    """Return the seconds of the fastest plain step, and of each row's, in the chain and in vLLM."""
+    """Return the seconds of the fastest plain run, and of each row's, in the chain and in vLLM."""
     plain = planned({}, deployment)
     plains: list[float] = []
-    steps: dict[tuple[str, str], list[float]] = {}
+    runs: dict[tuple[str, str], list[float]] = {}
 
-    def step_s(plan: Plan, asking: int = REQUESTS, tokens: int = TOKENS) -> float:
+    def run_s(plan: Plan, asking: int = REQUESTS) -> float:
         plans = [plan] * asking + [plain] * (REQUESTS - asking)
-        return ready.submit(batch(ready, plans, tokens)).result()
+        return ready.submit(batch(ready, plans)).result()
 
-    step_s(plain)  # what is cached at first use
+    run_s(plain)  # what is cached at first use
     for round_ in range(ROUNDS):
         for index, row in enumerate(table):
             if index % PLAIN_EVERY == 0:
-                plains.append(step_s(plain))
+                plains.append(run_s(plain))
             if row.is_dear and round_:
                 continue
             plans = {"chain": planned(row.given, deployment, chain=True)}
             if row.own is not None:
                 plans["vLLM"] = planned(row.own, deployment)
             for where, plan in plans.items():
-                own_s = step_s(plan, row.asking, row.tokens)
-                steps.setdefault((row.name, where), []).append(own_s)
-    return min(plains), {key: min(each) for key, each in steps.items()}
+                runs.setdefault((row.name, where), []).append(run_s(plan, row.asking))
+    return min(plains), {key: min(each) for key, each in runs.items()}
 
 
 def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = False) -> Plan:
@@ -205,39 +196,33 @@ def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = F
     return replace(plan, order=replace(plan.order, fields=fields))
 
 
-def asked(plan: Plan, tokens: int, report: Report | None) -> Any:
+def asked(plan: Plan, report: Report | None) -> Any:
     """Return what the engine gets, as native jobs have it."""
     params = plan.params.clone()
-    params.max_tokens = tokens
+    params.max_tokens = TOKENS
     if plan.order is not None:
         path = None if report is None else str(report.path)
         params.extra_args = replace(plan.order, report=path).extra_args()
     return params
 
 
-async def batch(ready: engine.Engine, plans: list[Plan], tokens: int) -> float:
-    """Run requests at once, and return the median seconds between tokens of the last of them."""
+async def batch(ready: engine.Engine, plans: list[Plan]) -> float:
+    """Run requests at once, read as native jobs read their streams, and return the seconds."""
 
-    async def one(index: int, plan: Plan) -> list[float]:
+    async def one(index: int, plan: Plan) -> None:
         with ready.reports.report() if plan.order else nullcontext() as report:
             name = f"{time.monotonic()}-{index}"
-            outputs = ready.client.generate(
-                {"prompt_token_ids": PROMPT}, asked(plan, tokens, report), name
-            )
-            steps: list[float] = []
-            last_s, count = 0.0, 0
+            outputs = ready.client.generate({"prompt_token_ids": PROMPT}, asked(plan, report), name)
+            count = 0
             async for output in outputs:
                 if report is not None:
                     refuse_failure(report.read())
-                now_s, new = time.perf_counter(), len(output.outputs[0].token_ids)
-                if count and new:
-                    steps += [(now_s - last_s) / new] * new
-                last_s, count = now_s, count + new
-            assert count == tokens, f"{count} tokens came of {tokens}"
-            return steps
+                count += len(output.outputs[0].token_ids)
+            assert count == TOKENS, f"{count} tokens came of {TOKENS}"
 
-    each = await asyncio.gather(*(one(index, plan) for index, plan in enumerate(plans)))
-    return statistics.median(each[-1])
+    start_s = time.perf_counter()
+    await asyncio.gather(*(one(index, plan) for index, plan in enumerate(plans)))
+    return time.perf_counter() - start_s
 
 
 def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float, float]:
@@ -257,9 +242,9 @@ def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float
         with ready.reports.report() as report:
             chain = Chain(None, torch.device("cpu"), False)
             output: list[int] = []
-            added = [(0, asked(plan, TOKENS, report), tokens, output)]
+            added = [(0, asked(plan, report), tokens, output)]
             chain.update_state(Update(added=added))
-            for step in range(row.tokens):
+            for step in range(TOKENS):
                 logits = fresh.clone()
                 start_s = time.thread_time()
                 chain.apply(logits)

@@ -24,7 +24,12 @@ from transformers.generation.configuration_utils import (
     WatermarkingConfig,
 )
 from transformers.generation.logits_process import (
+    LogitsProcessor,
     LogitsProcessorList,
+    MinLengthLogitsProcessor,
+    MinNewTokensLengthLogitsProcessor,
+    SuppressTokensAtBeginLogitsProcessor,
+    SuppressTokensLogitsProcessor,
     SynthIDTextWatermarkLogitsProcessor,
 )
 from transformers.generation.utils import GenerationMixin
@@ -63,6 +68,7 @@ class Order:
     chain works on log-probabilities, as beam search and guidance have it. `prompt_len` and
     `max_new_tokens` stand where the engine's own would be wrong: a step of a beam search has its
     text so far as its prompt. `tag` marks the records of one request among several in a report.
+    `encoder` is the prompt that the encoder_… parameters mean, where it was healed afterwards.
     `pair` makes two requests one (see guidance).
     """
 
@@ -75,6 +81,7 @@ class Order:
     prompt_len: int | None = None
     max_new_tokens: int | None = None
     tag: int = 0
+    encoder: tuple[int, ...] | None = None
     pair: Mapping[str, Any] | None = None
 
     def extra_args(self) -> dict[str, str]:
@@ -180,17 +187,45 @@ def build(
     config._eos_token_tensor = (
         torch.tensor(order.eos, dtype=torch.long, device=prompt.device) if order.eos else None
     )
+    encoder = prompt if order.encoder is None else prompt.new_tensor([order.encoder])
     chain = _Stub(vocab_size)._get_logits_processor(
         config,
         input_ids_seq_length=prompt_len,
-        encoder_input_ids=prompt,
+        encoder_input_ids=encoder,
         device=prompt.device,
         model_kwargs={},
     )
     for processor in chain:
         if isinstance(processor, ReplayableSynthID):
             processor.prompt_len = prompt_len
-    return chain
+    return LogitsProcessorList(map(_hidden, chain))
+
+
+class _Hide(LogitsProcessor):  # type: ignore[misc]
+    """Makes tokens impossible where `acts` says so, given the number of tokens so far."""
+
+    def __init__(self, ids: torch.Tensor, acts: Callable[[int], bool]) -> None:
+        self._ids, self._acts = ids, acts
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        if not self._acts(input_ids.shape[-1]):
+            return scores
+        return scores.index_fill(1, self._ids, MINUS_INFINITY)
+
+
+def _hidden(one: Any) -> Any:
+    """Return a processor that does the same; transformers' four search the vocabulary each time."""
+    match one:
+        case SuppressTokensLogitsProcessor():
+            return _Hide(one.suppress_tokens, lambda _: True)
+        case SuppressTokensAtBeginLogitsProcessor():
+            return _Hide(one.begin_suppress_tokens, lambda length: length == one.begin_index)
+        case MinLengthLogitsProcessor():
+            return _Hide(one.eos_token_id, lambda length: length < one.min_length)
+        case MinNewTokensLengthLogitsProcessor():
+            least = one.prompt_length_to_skip + one.min_new_tokens
+            return _Hide(one.eos_token_id, lambda length: length < least)
+    return one
 
 
 class _Request:
@@ -246,6 +281,7 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
     # Set in the worker's own process, where validate_params runs, before the first request.
     is_v2 = False
     has_tokenizer = True
+    has_prompt_logprobs = True  # not with adapters on a CPU
     tokenizer: Any = None
     model_stop_ids = 0  # vLLM adds the model's own after validate_params
 
@@ -267,6 +303,12 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
                         "(SKIP_TOKENIZER_INIT).",
                         parameter=name,
                     )
+        if sampling_params.prompt_logprobs is not None and not cls.has_prompt_logprobs:
+            # vLLM 0.32 applies the adapters of the batch's rows to the prompt's, and dies of it.
+            raise VLLMValidationError(
+                "prompt_logprobs cannot be had from a worker with adapters (ENABLE_LORA) on a CPU.",
+                parameter="prompt_logprobs",
+            )
         if not cls.is_v2:
             return
         for name in ("logit_bias", "allowed_token_ids"):
@@ -484,9 +526,9 @@ def steered(scores: torch.Tensor, unguided: torch.Tensor, scale: float) -> torch
 
 def possible(scores: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
     """Say for each row whether a token can be taken, or where `samples` be drawn, from it."""
-    is_infinite = torch.isposinf(scores).any(dim=-1)  # the likeliest token, but no probability
-    is_broken = scores.isnan().any(dim=-1) | (is_infinite & samples)
-    return (scores > MINUS_INFINITY).any(dim=-1) & ~is_broken
+    best = scores.amax(dim=-1)  # a NaN comes through it, and is greater than nothing
+    is_infinite = torch.isposinf(best)  # the likeliest token, but no probability
+    return (best > MINUS_INFINITY) & ~(is_infinite & samples)
 
 
 def _admit(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Request | None:

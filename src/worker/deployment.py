@@ -89,20 +89,49 @@ def _inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, An
 
 
 class Turns:
-    """How many requests may run the chain at once: it runs inside every request's step.
+    """How many sequences may run the chain at once: it runs inside every request's step.
 
-    The others wait. Used on the engine's loop.
+    The others wait, the first first. Used on the engine's loop.
     """
 
     def __init__(self, chains: int, dear: int) -> None:
-        self._chains = asyncio.Semaphore(chains)
-        self._dear = asyncio.Semaphore(dear)
+        self._chains = _Slots("MAX_CHAINS", chains)
+        self._dear = _Slots("MAX_DEAR_CHAINS", dear)
 
     @asynccontextmanager
-    async def taken(self, order: "Order | None", *, is_dear: bool) -> AsyncIterator[None]:
+    async def taken(
+        self, order: "Order | None", *, is_dear: bool, sequences: int = 1
+    ) -> AsyncIterator[None]:
+        """Wait for the turn of so many sequences. Raises RequestError where it could never come."""
         async with AsyncExitStack() as stack:
             if order is not None:
                 if is_dear:
-                    await stack.enter_async_context(self._dear)
-                await stack.enter_async_context(self._chains)
+                    await stack.enter_async_context(self._dear.taken(sequences))
+                await stack.enter_async_context(self._chains.taken(sequences))
             yield
+
+
+class _Slots:
+    def __init__(self, variable: str, count: int) -> None:
+        self._variable, self._count = variable, count
+        self._free = asyncio.Semaphore(count)
+        self._entrance = asyncio.Lock()  # two that hold a part each would wait for ever
+
+    @asynccontextmanager
+    async def taken(self, count: int) -> AsyncIterator[None]:
+        if count > self._count:
+            raise RequestError(
+                f"{count:,} sequences at once are more than the {self._count:,} that may have "
+                f"these parameters on this worker ({self._variable}).",
+                type="invalid_parameter",
+            )
+        held = 0
+        try:
+            async with self._entrance:
+                for _ in range(count):
+                    await self._free.acquire()
+                    held += 1
+            yield
+        finally:
+            for _ in range(held):
+                self._free.release()

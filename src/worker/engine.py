@@ -179,6 +179,8 @@ async def _why_not_live(client: Any, reports: Folder) -> str:
     config = client.vllm_config
     Chain.is_v2 = config.use_v2_model_runner
     Chain.has_tokenizer = not config.model_config.skip_tokenizer_init
+    on_cpu = config.device_config.device_type == "cpu"
+    Chain.has_prompt_logprobs = config.lora_config is None or not on_cpu
     if Chain.has_tokenizer:
         Chain.tokenizer = client.get_tokenizer()
     eos = config.model_config.try_get_generation_config().get("eos_token_id")
@@ -200,7 +202,7 @@ async def _why_not_live(client: Any, reports: Folder) -> str:
     try:
         free = await token("chain-check-1")
         with reports.report() as report:
-            fields = {"suppress_tokens": [free], "do_sample": False, "top_k": 0}
+            fields = {"suppress_tokens": [free], "do_sample": False}
             order = Order(fields=fields, report=str(report.path), scores=1)
             forbidden = await token("chain-check-2", extra_args=order.extra_args())
             records = report.read()

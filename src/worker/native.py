@@ -65,18 +65,19 @@ class Call:
                 plan.max_tokens(len(item["prompt_token_ids"]))
             if plan.warnings:
                 self._notes["warnings"] = list(plan.warnings)
-            async with self._turns.taken(plan.order, is_dear=plan.is_dear):
-                if plan.heal:
-                    inputs = [await self._healed(item, plan, lora) for item in inputs]
-                if plan.heal or plan.token_ids:
-                    ids = [list(item["prompt_token_ids"]) for item in inputs]
-                    self._notes["prompt_token_ids"] = ids if len(ids) > 1 else ids[0]
-                self._choices = len(inputs) * plan.sequences
-                self._input_tokens = sum(len(item["prompt_token_ids"]) for item in inputs)
-                async with asyncio.TaskGroup() as group:
-                    for index, item in enumerate(inputs):
-                        source = self._source(index, item, plan, lora)
-                        group.create_task(self._send(source, outbox))
+            plans = [plan] * len(inputs)
+            if plan.heal:
+                plans = [_before_healing(plan, item) for item in inputs]
+                inputs = [await self._healed(item, plan, lora) for item in inputs]
+            if plan.heal or plan.token_ids:
+                ids = [list(item["prompt_token_ids"]) for item in inputs]
+                self._notes["prompt_token_ids"] = ids if len(ids) > 1 else ids[0]
+            self._choices = len(inputs) * plan.sequences
+            self._input_tokens = sum(len(item["prompt_token_ids"]) for item in inputs)
+            async with asyncio.TaskGroup() as group:
+                for index, (item, chosen) in enumerate(zip(inputs, plans, strict=True)):
+                    source = self._source(index, item, chosen, lora)
+                    group.create_task(self._send(source, chosen, outbox))
         except Exception as error:
             raise self._engine.translate(_first(error)) from error
 
@@ -212,9 +213,11 @@ class Call:
             sources.append(self._write(item, one, plan, lora, f"{name}-{i}", first + i))
         return _merged(sources)
 
-    async def _send(self, source: AsyncIterator[Piece], outbox: Outbox[Piece]) -> None:
-        async for piece in source:
-            outbox.put(piece, len(piece.token_ids), len(piece.text))
+    async def _send(self, source: AsyncIterator[Piece], plan: Plan, outbox: Outbox[Piece]) -> None:
+        sequences = plan.beams.width if plan.beams else plan.params.n
+        async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
+            async for piece in source:
+                outbox.put(piece, len(piece.token_ids), len(piece.text))
 
     async def _write(
         self, item: Any, params: Any, plan: Plan, lora: Any, name: str, first: int
@@ -237,14 +240,23 @@ class Call:
             outputs = self._engine.client.generate(
                 item, params, self._request.job_id + name, lora_request=lora
             )
+            # They come with the first output. Where vLLM joins outputs of several sequences it
+            # loses those of the others, which are the same.
+            of_prompt: list[Any] | None = None
+            told: set[int] = set()
             async for output in outputs:
+                if output.prompt_logprobs and of_prompt is None:
+                    of_prompt = _logprobs(output.prompt_token_ids, output.prompt_logprobs)
                 late = time.monotonic() >= deadline_s and not output.finished
                 if is_whole and not (output.finished or late):
                     continue
                 for one in output.outputs:
                     # First of all what failed: the engine's own word for it would be another.
                     extra: dict[str, Any] = values.take(len(one.token_ids)) if values else {}
-                    extra |= self._extra(output, one, plan)
+                    extra |= self._extra(one, plan)
+                    if of_prompt is not None and one.index not in told:
+                        told.add(one.index)
+                        extra["prompt_logprobs"] = of_prompt
                     if late and one.finish_reason is None:
                         extra["finish_reason"] = "max_time"
                     yield Piece(first + one.index, one.text, tuple(one.token_ids), extra)
@@ -252,7 +264,7 @@ class Call:
                     await outputs.aclose()
                     return
 
-    def _extra(self, output: Any, one: Any, plan: Plan) -> dict[str, Any]:
+    def _extra(self, one: Any, plan: Plan) -> dict[str, Any]:
         """Return what a piece holds beside its text."""
         if one.finish_reason == "error":
             raise RequestError(
@@ -261,8 +273,6 @@ class Call:
                 code=500,
             )
         extra: dict[str, Any] = {}
-        if output.prompt_logprobs:  # with a stream's first piece; later ones have an empty list
-            extra["prompt_logprobs"] = _logprobs(output.prompt_token_ids, output.prompt_logprobs)
         if one.logprobs is not None:
             extra["logprobs"] = _logprobs(one.token_ids, one.logprobs)
         if plan.token_ids:
@@ -293,7 +303,9 @@ class Call:
             refuse_failure(report.read())
         best = sorted(last.outputs, key=lambda one: one.cumulative_logprob or 0.0, reverse=True)
         for i, one in enumerate(best[: plan.ranked]):
-            extra = self._extra(last, one, plan)
+            extra = self._extra(one, plan)
+            if last.prompt_logprobs:
+                extra["prompt_logprobs"] = _logprobs(last.prompt_token_ids, last.prompt_logprobs)
             if self._request.sampling_params.get("logprobs") is None:
                 extra.pop("logprobs", None)  # asked for the ranking's sake
             yield Piece(first + i, one.text, tuple(one.token_ids), extra)
@@ -366,6 +378,13 @@ def _piece(choice: int, answer: Any, plan: Plan) -> Piece:
     if plan.token_ids:
         extra["token_ids"] = answer.token_ids
     return Piece(choice, answer.text, tuple(answer.token_ids), extra)
+
+
+def _before_healing(plan: Plan, item: Any) -> Plan:
+    # transformers gives the encoder_… parameters the prompt as it was.
+    if plan.order is None:
+        return plan
+    return replace(plan, order=replace(plan.order, encoder=tuple(item["prompt_token_ids"])))
 
 
 def _text_only(item: Any, name: str) -> list[int]:

@@ -162,7 +162,8 @@ class Call:
         given = self._request.body
         if isinstance(given, dict) and "generation_parameters" in given:
             given, plan = sampling.read_body(given, path, self._deployment)
-            async with self._turns.taken(plan.order, is_dear=plan.is_dear):
+            sequences = plan.params.n * _prompts(given.get("prompt"))
+            async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
                 with self._engine.reports.report() as report:
                     if plan.order is not None:
                         order = replace(plan.order, report=str(report.path))
@@ -318,6 +319,13 @@ class Call:
             type=info.get("type"),
             param=info.get("param"),
         )
+
+
+def _prompts(given: Any) -> int:
+    """Return how many prompts a body has: a text, token ids, or a list of either."""
+    if isinstance(given, list) and not all(type(one) is int for one in given):
+        return len(given)
+    return 1
 
 
 class _Exchange:

@@ -456,7 +456,7 @@ class _HealStub:
             for key, value in generation_config.sequence_bias.items()
             if key[0] is not None
         ]
-        order = Order(fields={"sequence_bias": bias, "do_sample": False, "top_k": 0})
+        order = Order(fields={"sequence_bias": bias, "do_sample": False})
         asked = self._asker.ask(ids[0].tolist(), order, "heal", max_tokens=1)
         made = asyncio.run_coroutine_threadsafe(asked, self._loop).result()
         return torch.cat([ids, torch.tensor([list(made.token_ids)])], dim=1)

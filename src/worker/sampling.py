@@ -604,8 +604,9 @@ def _order(
     penalty = asked.get("repetition_penalty", defaults.get("repetition_penalty", 1.0))
     if penalty != 1:
         fields["repetition_penalty"] = float(penalty)
-    fields |= {"do_sample": samples, "top_k": 0}
+    fields["do_sample"] = samples
     if samples:
+        fields["top_k"] = 0
         fields["temperature"] = float(asked["temperature"])
         for name in ("top_k", "top_p", "min_p"):
             value = asked.get(name, defaults.get(name))

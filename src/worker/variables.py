@@ -149,8 +149,8 @@ VARIABLES = (
         "MAX_CHAINS",
         "max_chains",
         64,
-        "How many jobs may run transformers' logits processors at once; others wait. They run "
-        "inside the step that all requests share.",
+        "How many sequences may run transformers' logits processors at once; others wait. They "
+        "run inside the step that all requests share.",
         least=1,
     ),
     Variable(

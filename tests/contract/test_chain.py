@@ -258,6 +258,20 @@ def test_vllms_own_fields(beside: Beside, place: str) -> None:
             assert word in message(record), given
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_prompt_logprobs_with_adapters(beside: Beside, place: str) -> None:
+    """vLLM's CPU engine with adapters dies of the prompt's log-probabilities; they are refused."""
+    given = {"prompt_logprobs": 1}
+    if place == "native":
+        asked = [job(place, **given), job(place, True, **given) | {"prompt": ["Hello", [5, 6]]}]
+    else:
+        asked = [body(place, **given)]
+    records = beside(asked)
+
+    assert {Status.FAILED} == {record.status for record in records}
+    assert all("prompt_logprobs" in message(record) for record in records)
+
+
 ORDER = {"fields": {"suppress_tokens": ALL}, "eos": [EOS], "report": "/tmp/forged"}
 FORGED = [
     json.dumps(ORDER),

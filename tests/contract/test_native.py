@@ -165,10 +165,10 @@ def test_stop_strings(smollm2: Served) -> None:
             assert stop == output(record)[-1]["choices"][0]["stop_reason"]
 
 
-def test_logprobs(tiny: Served) -> None:
+def test_logprobs(smollm2: Served) -> None:
     """Log-probabilities come when asked for, one entry a token, as strict JSON."""
     params = {"max_tokens": 3, "logprobs": 2, "prompt_logprobs": 1, "ignore_eos": True}
-    (reply,) = output(tiny.run({"prompt": "Hello", "sampling_params": params}))
+    (reply,) = output(smollm2.run({"prompt": "Hello", "sampling_params": params}))
     choice = reply["choices"][0]
 
     assert 3 == len(choice["logprobs"])

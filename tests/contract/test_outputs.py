@@ -73,8 +73,7 @@ EVERYTHING: dict[str, Any] = {
 ASKED: list[dict[str, Any]] = [
     GREEDY,
     GREEDY | {"logprobs": 0},
-    GREEDY | {"logprobs": 5, "prompt_logprobs": 2},
-    GREEDY | {"logprobs": 3, "flat_logprobs": True, "prompt_logprobs": 1},
+    GREEDY | {"logprobs": 3, "flat_logprobs": True},
     GREEDY | EVERYTHING,
     GREEDY | EVERYTHING | {"repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
     SAMPLED | EVERYTHING,
@@ -114,6 +113,26 @@ def test_pieces_add_up(tiny: Served, given: dict[str, Any], prompt: Any) -> None
         assert len(counts) <= 1
         assert "finish_reason" in choice
     json.dumps(plain, allow_nan=False)
+
+
+@pytest.mark.parametrize("prompt", [PROMPT, [PROMPT, [5]], [[504]]], ids=["one", "two", "short"])
+@pytest.mark.parametrize("given", [GREEDY, SAMPLED | {"n": 2}, GREEDY | {"flat_logprobs": True}])
+def test_the_prompts_log_probabilities_come_once(
+    smollm2: Served, given: dict[str, Any], prompt: Any
+) -> None:
+    """Each answer has a list of its prompt's length, which begins with null, streamed or not."""
+    given = given | {"prompt_logprobs": 2, "logprobs": 1, "return_token_ids": True}
+    plain, stream = (joined(ask(smollm2, prompt, stream, **given)) for stream in (False, True))
+    prompts = plain["prompt_token_ids"]
+    prompts = prompts if isinstance(prompts[0], list) else [prompts]
+
+    assert close(plain) == stream
+    for index, choice in enumerate(plain["choices"]):
+        first, *rest = choice["prompt_logprobs"]
+        ids = prompts[index * len(prompts) // len(plain["choices"])]
+
+        assert None is first
+        assert ids[1:] == [entry["token_id"] for entry in rest]
 
 
 def test_a_list_for_each_token(tiny: Served) -> None:

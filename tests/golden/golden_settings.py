@@ -69,8 +69,7 @@ def sampling(
     name: str, /, why: str | None = None, idle: tuple[str, ...] = (), **parameters: Any
 ) -> Setting:
     fixed = {"do_sample": True, "max_new_tokens": 1}
-    top_k = {} if name == "default_top_k" else {"top_k": 0}
-    return Setting(name, fixed | top_k | parameters, FIRST_STEP, why, idle)
+    return Setting(name, fixed | {"top_k": 0} | parameters, FIRST_STEP, why, idle)
 
 
 def beams(
@@ -89,10 +88,10 @@ def beams(
 GREEDY = (
     greedy(
         "plain",
-        prompts=tuple(range(len(TEXTS) - 1)),
+        prompts=tuple(i for i in range(len(TEXTS) - 1) if i != EMPTY),
         why="This is what every other setting is compared with.",
     ),
-    greedy("repetition_penalty", repetition_penalty=1.25),
+    greedy("repetition_penalty", repetition_penalty=1.4),
     greedy("repetition_penalty_below_1", repetition_penalty=0.8),
     greedy("encoder_repetition_penalty", encoder_repetition_penalty=1.5),
     greedy("encoder_repetition_penalty_below_1", encoder_repetition_penalty=0.7),
@@ -294,7 +293,7 @@ GREEDY = (
         min_length=18,
         forced_eos_token_id=FULL_STOP,
         begin_suppress_tokens=FIRST_TOKENS,
-        stop_strings=["colors", "wavelength"],
+        stop_strings=["visible", "tea"],
         max_new_tokens=24,
     ),
     greedy(
@@ -312,7 +311,6 @@ GREEDY = (
 
 SAMPLING = (
     sampling("plain", why="This is what every other setting is compared with."),
-    sampling("default_top_k", why="Without top_k transformers keeps the 50 best tokens."),
     sampling("temperature", temperature=0.7),
     sampling("temperature_high", temperature=3.0),
     sampling("temperature_tiny", temperature=0.005),

@@ -15,6 +15,9 @@ pytestmark = pytest.mark.timeout(600)
 HERE = Path(__file__).parent
 ALL_AT_ONCE_S = 500.0
 WHOLE_VOCABULARY = 49152
+# Where the table of parameters says that we differ: vLLM looks for stop strings in the answer
+# alone, so that an answer goes on where transformers sees the end of a match with the prompt.
+GOES_ON = "stop_strings_that_begin_in_the_prompt"
 
 
 @cache
@@ -73,6 +76,11 @@ def beams(smollm2: Served) -> dict[str, list[Record]]:
 def test_greedy(greedy: dict[str, list[Record]], case: dict[str, Any]) -> None:
     """Greedy decoding gives transformers' token ids, whatever the parameters."""
     replies = [reply(record) for record in greedy[case["name"]]]
+    if case["name"] == GOES_ON:
+        found = [one["choices"][0]["token_ids"] for one in replies]
+        pairs = list(zip(case["outputs"], found, strict=True))
+        assert [expected for expected, _ in pairs] == [ids[: len(e)] for e, ids in pairs]
+        return
 
     assert case["outputs"] == [one["choices"][0]["token_ids"] for one in replies]
     if "healed" in case:

@@ -40,6 +40,7 @@ PACKAGES = "python3,python3-pip,ca-certificates,libgomp1,libnuma1"
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 START_S = 600.0  # as long as a busy machine may take; alone it is half a minute
 JOB_S = 300.0
+BUILD = ("--isolation=chroot", "--layers", "--force-rm", "--pull=false")
 CLONE_NEWNET = 0x40000000
 LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -129,7 +130,7 @@ def build(image: str, arguments: Mapping[str, str], secrets: Mapping[str, Path])
     """Build the project's Dockerfile on the stand-in and return what was printed."""
     done = subprocess.run(
         [
-            *("buildah", *STORE, "bud", "--isolation=chroot", "--layers", "--pull=false"),
+            *("buildah", *STORE, "bud", *BUILD),
             f"--build-arg=BASE_IMAGE={base()}",
             *(f"--build-arg={name}={value}" for name, value in arguments.items()),
             *(f"--secret=id={name},src={path}" for name, path in secrets.items()),

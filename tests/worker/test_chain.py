@@ -12,13 +12,13 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
 from worker import reports
-from worker.chain import KEY, Chain, Order
+from worker.chain import KEY, V2_MOST_STOP_IDS, Chain, Order
 from worker.reports import Report
 
 VOCAB = 50
 EOS = 1
 INF = float("inf")
-GREEDY = {"do_sample": False, "top_k": 0}
+GREEDY = {"do_sample": False}
 SAMPLED = {"do_sample": True, "top_k": 0, "temperature": 1.0}
 SYNTHID = {"keys": [3, 1, 4, 1, 5], "ngram_len": 3}
 
@@ -603,13 +603,13 @@ def test_the_workers_own_order_passes() -> None:
         (True, {"allowed_token_ids": ALL * 25}, "allowed_token_ids has 1,250 entries"),
         (
             True,
-            {"min_tokens": 1, "stop_token_ids": list(range(121))},
-            "120 stop ids at most, and there are 121",
+            {"min_tokens": 1, "stop_token_ids": list(range(V2_MOST_STOP_IDS + 1))},
+            f"stop ids at most, and there are {V2_MOST_STOP_IDS + 1}",
         ),
         (True, {"thinking_token_budget": 2**31}, "thinking_token_budget=2147483648"),
         (True, {"logit_bias": dict.fromkeys(range(1024), 1.0)}, None),
         (True, {"allowed_token_ids": list(range(1024))}, None),
-        (True, {"min_tokens": 1, "stop_token_ids": list(range(120))}, None),
+        (True, {"min_tokens": 1, "stop_token_ids": list(range(V2_MOST_STOP_IDS))}, None),
         (True, {"stop_token_ids": list(range(500))}, None),
         (False, {"logit_bias": dict.fromkeys(range(5000), 1.0)}, None),
         (False, {"allowed_token_ids": list(range(5000))}, None),

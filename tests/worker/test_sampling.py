@@ -989,7 +989,7 @@ NEEDS_CHAIN: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (
         {"no_repeat_ngram_size": 2, "temperature": 0, "top_k": 5, "top_h": 0.5},
         {},
-        {"do_sample": False, "top_k": 0, "top_h": None, "temperature": None},
+        {"do_sample": False, "top_k": None, "top_h": None, "temperature": None},
     ),
     ({"output_scores": 3, "top_k": 7}, {}, {"top_k": 7}),
     ({"num_beams": 3, "repetition_penalty": 1.5}, {}, {"repetition_penalty": 1.5}),
