@@ -73,7 +73,8 @@ class Engine:
             where = clean_loc_for_param(first["loc"])
             return RequestError(f"{where}: {first['msg']}.", param=where)
         info = create_error_response(error).error
-        return RequestError(info.message, code=info.code, type=info.type, param=info.param)
+        message = info.message.partition(" (parameter=")[0]  # which `param` says again
+        return RequestError(message, code=info.code, type=info.type, param=info.param)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ def no_tokenizer() -> Iterator[Served]:
         "MODEL_NAME": str(models.path("tiny")),
         "SERVED_MODEL_NAME": "tiny",
         "SKIP_TOKENIZER_INIT": "1",
-        "MAX_CHAINS": "2",
+        "MAX_CHAINS": "3",
         "MAX_DEAR_CHAINS": "1",
         "MAX_NUM_BEAMS": "3",
         "MAX_SEQUENCES": "5",

@@ -23,8 +23,9 @@ BESIDE: dict[str, dict[str, Any]] = {
 }
 
 
-# transformers heals with the help of a token for the beginning, which the tiny model has not.
-NEEDS_A_BEGINNING = "token_healing"
+# transformers heals with the help of a token for the beginning, which the tiny model has not, and
+# on a CPU a worker with adapters, as the tiny one, gives no prompt_logprobs.
+NOT_ON_TINY = ("token_healing", "prompt_logprobs")
 
 
 def parameters(row: Parameter) -> dict[str, Any]:
@@ -51,17 +52,17 @@ def job(row: Parameter) -> dict[str, Any]:
 
 def test_every_example_runs(tiny: Served) -> None:
     """Each example of the page is a job that is answered."""
-    jobs = {row.name: job(row) for row in EXAMPLES if row.name != NEEDS_A_BEGINNING}
+    jobs = {row.name: job(row) for row in EXAMPLES if row.name not in NOT_ON_TINY}
 
     assert {} == outcomes(tiny, jobs)
 
 
-def test_the_example_of_healing_runs(smollm2: Served) -> None:
-    """The one example that the tiny model cannot answer is answered by a real one."""
-    jobs = {row.name: job(row) for row in EXAMPLES if row.name == NEEDS_A_BEGINNING}
+def test_the_others_run_too(smollm2: Served) -> None:
+    """The examples that the tiny model cannot answer are answered by a real one."""
+    jobs = {row.name: job(row) for row in EXAMPLES if row.name in NOT_ON_TINY}
 
     assert {} == outcomes(smollm2, jobs)
-    assert 1 == len(jobs)
+    assert len(NOT_ON_TINY) == len(jobs)
 
 
 def test_every_example_of_the_chain_runs_on_an_openai_route(tiny: Served) -> None:
