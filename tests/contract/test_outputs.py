@@ -429,7 +429,7 @@ def test_a_deadline_ends_an_answer(tiny: Served, given: dict[str, Any], stream: 
     assert all(choice["tokens"] for choice in whole["choices"])
     for choice, count in zip(whole["choices"], counts, strict=True):
         assert {count} >= {len(choice[name]) for name in LISTS[1:] if name in choice}
-    wait_until(lambda: running_requests(tiny) == 0, timeout_s=5)
+    wait_until(lambda: running_requests(tiny) == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
