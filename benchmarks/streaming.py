@@ -23,6 +23,7 @@ import local_endpoint
 from local_endpoint import LocalEndpoint, Record
 from worker import engine, openai, request
 from worker.batching import Outbox
+from worker.deployment import Deployment, Turns
 from worker.handler import WHOLE, Worker, leave
 from worker.settings import Settings
 
@@ -183,12 +184,13 @@ async def direct(client: Any) -> None:
 async def without_sdk(ready: engine.Engine) -> None:
     """Answer the OpenAI jobs as the worker does, and post nothing."""
     routes = openai.Routes(ready.app, ())
+    rules = Deployment.of(ready.client.vllm_config), Turns(STREAMS, STREAMS)
 
     async def one(index: int) -> None:
         job = {"id": f"app-{time.monotonic()}-{index}", "input": KINDS["openai"]}
         asked = request.read(job, WHOLE)
         assert isinstance(asked, request.RouteRequest)
-        call = openai.Call(asked, ready, routes, model=str(models.path("tiny")), raw=True)
+        call = openai.Call(asked, ready, routes, *rules, model=str(models.path("tiny")), raw=True)
         await call.answer(Outbox(WHOLE))
 
     await asyncio.gather(*(one(index) for index in range(STREAMS)))
