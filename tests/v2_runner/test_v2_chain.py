@@ -98,6 +98,8 @@ def test_poison(v2_runner: Served, path: str, name: str, fields: dict[str, Any])
 def test_golden_on_v2() -> None:
     """The V2 runner too writes what transformers' `generate()` writes."""
     golden = json.loads((GOLDEN / "greedy.json").read_text())
+    # A stop string that begins in the prompt is no match for vLLM, on either runner.
+    golden["cases"] = [c for c in golden["cases"] if "begin_in_the_prompt" not in c["name"]]
     environ = {"MODEL_NAME": str(models.path("smollm2-135m-instruct"))}
     with serve(environ | v2_environ.environ()) as served:
         jobs = [
