@@ -241,7 +241,6 @@ class _Request:
         self.stop_id = next((token for token in stops if token is not None), 0)
         self.max_new_tokens = params.max_tokens
         self.order = Order()
-        self.generator: torch.Generator | None = None
         self._buffer: torch.Tensor | None = None
         self._filled = 0
 
@@ -466,16 +465,7 @@ class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
         if not bool(possible(scores, scores.new_tensor([pair["do_sample"]], dtype=torch.bool))):
             raise _Impossible
         _tell(guided, step, scores, raw)
-        if pair["do_sample"]:
-            # Drawn from the position, so that every rank draws alike and a repeated step repeats.
-            if guided.request.generator is None:
-                guided.request.generator = torch.Generator(device=scores.device)
-            seed = (pair["seed"] * 1_000_003 + step) % 2**63
-            guided.request.generator.manual_seed(seed)
-            drawn = torch.multinomial(scores.softmax(-1), 1, generator=guided.request.generator)
-            token = int(drawn)
-        else:
-            token = int(scores.argmax())
+        token = choose(scores, pair, step)
         for row in roles.values():
             _force(logits, row.index, token)
 
@@ -529,6 +519,18 @@ def possible(scores: torch.Tensor, samples: torch.Tensor) -> torch.Tensor:
     best = scores.amax(dim=-1)  # a NaN comes through it, and is greater than nothing
     is_infinite = torch.isposinf(best)  # the likeliest token, but no probability
     return (best > MINUS_INFINITY) & ~(is_infinite & samples)
+
+
+def choose(scores: torch.Tensor, pair: Mapping[str, Any], step: int) -> int:
+    """Return guidance's token for a step from its scores, [1, vocabulary].
+
+    Drawn from the position, so that every rank draws alike and a repeated step repeats.
+    """
+    if not pair["do_sample"]:
+        return int(scores.argmax())
+    generator = torch.Generator(device=scores.device)
+    generator.manual_seed((pair["seed"] * 1_000_003 + step) % 2**63)
+    return int(torch.multinomial(scores.softmax(-1), 1, generator=generator))
 
 
 def _admit(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Request | None:

@@ -26,7 +26,7 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from worker import reports
-from worker.chain import NOTHING_LEFT, Order, best, build, possible, steered
+from worker.chain import NOTHING_LEFT, Order, best, build, choose, possible, steered
 from worker.errors import RequestError
 from worker.reports import Report, refuse_failure
 from worker.sampling import Plan
@@ -435,10 +435,7 @@ async def _slow_step(
         raise RequestError(NOTHING_LEFT, type="invalid_parameter")
     if order.scores:
         told["scores"] = best(scores[0], order.scores)
-    if not pair["do_sample"]:
-        return [int(scores.argmax())], [told]
-    generator = torch.Generator().manual_seed((pair["seed"] * 1_000_003 + len(made)) % 2**63)
-    return [int(torch.multinomial(scores.softmax(-1), 1, generator=generator))], [told]
+    return [choose(scores, pair, len(made))], [told]
 
 
 class _HealStub:
