@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from worker import engine, sampling
-from worker.deployment import Deployment
+from worker.deployment import facts_of
+from worker.facts import Deployment
 from worker.handler import leave
 from worker.reports import Report, refuse_failure
 from worker.sampling import Plan
@@ -134,7 +135,7 @@ def main() -> None:
     load = os.getloadavg()[0]
     with engine.running(settings.args, MODEL) as ready:
         assert not ready.no_chain, ready.no_chain
-        deployment = Deployment.of(ready.client.vllm_config)
+        deployment = facts_of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
         plain_s, runs = in_turns(ready, deployment, table)
         print(

@@ -23,7 +23,7 @@ import local_endpoint
 from local_endpoint import LocalEndpoint, Record
 from worker import engine, openai, request
 from worker.batching import Outbox
-from worker.deployment import Deployment, Turns
+from worker.deployment import Turns, facts_of
 from worker.handler import WHOLE, Worker, leave
 from worker.settings import Settings
 
@@ -184,7 +184,7 @@ async def direct(client: Any) -> None:
 async def without_sdk(ready: engine.Engine) -> None:
     """Answer the OpenAI jobs as the worker does, and post nothing."""
     routes = openai.Routes(ready.app, ())
-    rules = Deployment.of(ready.client.vllm_config), Turns(STREAMS, STREAMS)
+    rules = facts_of(ready.client.vllm_config), Turns(STREAMS, STREAMS)
 
     async def one(index: int) -> None:
         job = {"id": f"app-{time.monotonic()}-{index}", "input": KINDS["openai"]}

@@ -42,7 +42,7 @@ def verify(baked: dict[str, str]) -> None:
     from vllm.tokenizers import get_tokenizer
     from vllm.transformers_utils.config import get_config, try_get_generation_config
 
-    from worker import engine, hub, model, options
+    from worker import engine, hub, model, spelling
     from worker.errors import StartError
     from worker.settings import Settings
 
@@ -62,7 +62,7 @@ def verify(baked: dict[str, str]) -> None:
     for weights in Path(path).rglob("*.safetensors"):
         with safe_open(weights, framework="np") as tensors:
             print(f"{weights.name}: {len(list(tensors.keys()))} tensors", flush=True)
-    trust = options.boolean(os.environ.get("TRUST_REMOTE_CODE") or "0")
+    trust = spelling.boolean(os.environ.get("TRUST_REMOTE_CODE") or "0")
     if not path.endswith(".gguf"):
         config = get_config(path, trust_remote_code=trust)
         try_get_generation_config(path, trust_remote_code=trust)

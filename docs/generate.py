@@ -18,9 +18,9 @@ ARGUMENTS, sys.argv[1:] = sys.argv[1:], ["--help"]
 import hub  # noqa: E402
 
 from local_endpoint import knobs  # noqa: E402
-from worker import options  # noqa: E402
+from worker import options, sentences  # noqa: E402
+from worker.facts import Deployment  # noqa: E402
 from worker.parameters import PARAMETERS, Parameter  # noqa: E402
-from worker.sampling import Deployment  # noqa: E402
 from worker.variables import ALIASES, RETIRED, VARIABLES  # noqa: E402
 
 SETTINGS = """\
@@ -275,7 +275,7 @@ def _names(names: Iterable[str]) -> str:
 
 
 def _default(value: object) -> str:
-    return "" if value in (None, ()) else f"`{options.show('', value)}`"
+    return "" if value in (None, ()) else f"`{sentences.show('', value)}`"
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -4,10 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import RequestError
+from worker.facts import Deployment
 from worker.parameters import BY_NAME, INHERITED, NEUTRAL
 
 if TYPE_CHECKING:
@@ -16,63 +17,33 @@ if TYPE_CHECKING:
 log = logging.getLogger("worker")
 
 
-@dataclass(frozen=True)
-class Limits:
-    """What one job may cost; each is a variable of the same name."""
-
-    max_num_beams: int = 16
-    max_sequences: int = 1024
-    max_scores: int = 20
-    max_word_sequences: int = 128
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """What a request's parameters are judged by: the engine's facts and the limits.
-
-    `defaults` is what vLLM reads of the model's generation_config.json, `inherited` the rest of
-    it; `eos` are token ids. `no_chain` says why there is no chain; empty where it runs.
-    """
-
-    vocab_size: int
-    max_model_len: int
-    eos: tuple[int, ...] = ()
-    has_tokenizer: bool = True
-    engine_options: Mapping[str, Any] = field(default_factory=dict)
-    defaults: Mapping[str, Any] = field(default_factory=dict)
-    inherited: Mapping[str, Any] = field(default_factory=dict)
-    default_max_tokens: int = 100
-    limits: Limits = field(default_factory=Limits)
-    no_chain: str = ""
-
-    @classmethod
-    def of(cls, config: Any, **others: Any) -> "Deployment":
-        """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
-        model = config.model_config
-        given = dict(model.try_get_generation_config())
-        given |= model.override_generation_config
-        eos = given.get("eos_token_id", getattr(model.hf_text_config, "eos_token_id", None))
-        speculative = config.speculative_config
-        deployment = cls(
-            vocab_size=model.get_vocab_size(),
-            max_model_len=model.max_model_len,
-            eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
-            has_tokenizer=not model.skip_tokenizer_init,
-            engine_options={
-                "enforce_eager": model.enforce_eager,
-                "kv_cache_dtype": config.cache_config.cache_dtype,
-                "speculative_config": speculative
-                and {
-                    name: getattr(speculative, name, None)
-                    for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
-                },
+def facts_of(config: Any, **others: Any) -> Deployment:
+    """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
+    model = config.model_config
+    given = dict(model.try_get_generation_config())
+    given |= model.override_generation_config
+    eos = given.get("eos_token_id", getattr(model.hf_text_config, "eos_token_id", None))
+    speculative = config.speculative_config
+    deployment = Deployment(
+        vocab_size=model.get_vocab_size(),
+        max_model_len=model.max_model_len,
+        eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+        has_tokenizer=not model.skip_tokenizer_init,
+        engine_options={
+            "enforce_eager": model.enforce_eager,
+            "kv_cache_dtype": config.cache_config.cache_dtype,
+            "speculative_config": speculative
+            and {
+                name: getattr(speculative, name, None)
+                for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
             },
-            defaults=model.get_diff_sampling_param(),
-            **others,
-        )
-        if model.generation_config == "vllm":
-            given = dict(model.override_generation_config)
-        return replace(deployment, inherited=_inherited(given, deployment))
+        },
+        defaults=model.get_diff_sampling_param(),
+        **others,
+    )
+    if model.generation_config == "vllm":
+        given = dict(model.override_generation_config)
+    return replace(deployment, inherited=_inherited(given, deployment))
 
 
 def _inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:

@@ -8,8 +8,6 @@ WorkerError
 """
 
 import json
-from collections.abc import Iterable
-from difflib import get_close_matches
 from typing import Any
 
 TYPES = {
@@ -89,13 +87,19 @@ class EngineDied(RequestError):  # noqa: N818 - it says what happened
         )
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return ` Did you mean 'x'?` for a probable misspelling, else nothing."""
-    matches = get_close_matches(word, known, n=1, cutoff=0.7)
-    return f" Did you mean {matches[0]!r}?" if matches else ""
+def no_tokenizer(name: str) -> RequestError:
+    return deployment_parameter(
+        name, f"{name} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT)."
+    )
 
 
-def shown(value: Any) -> str:
-    """Return a job's value as a sentence can quote it: as JSON, and short."""
-    text = json.dumps(value, ensure_ascii=False, default=str)
-    return text if len(text) <= 80 else f"{text[:79]}…"
+def invalid_parameter(param: str | None, sentence: str) -> RequestError:
+    return RequestError(sentence, param=param, type="invalid_parameter")
+
+
+def unsupported_parameter(param: str, sentence: str) -> RequestError:
+    return RequestError(sentence, param=param, type="unsupported_parameter")
+
+
+def deployment_parameter(param: str, sentence: str) -> RequestError:
+    return RequestError(sentence, param=param, type="deployment_parameter")

@@ -26,9 +26,10 @@ import psutil
 
 from worker import __version__, engine, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
-from worker.deployment import Deployment, Limits, Turns
+from worker.deployment import Turns, facts_of
 from worker.engine import Engine
 from worker.errors import RequestError, SettingsError, StartError
+from worker.facts import Limits
 from worker.settings import Settings, help_text, process_environ
 from worker.startup import Startup
 
@@ -52,7 +53,7 @@ class Worker:
         self._settings = settings
         self._engine = engine
         self._routes = openai.Routes(engine.app, settings.extra_routes)
-        self._deployment = Deployment.of(
+        self._deployment = facts_of(
             engine.client.vllm_config,
             default_max_tokens=settings.default_max_tokens,
             no_chain=engine.no_chain,

@@ -10,9 +10,10 @@ from typing import Any
 
 from worker import reports, sampling
 from worker.batching import Outbox
-from worker.deployment import Deployment, Turns
+from worker.deployment import Turns
 from worker.engine import Engine
 from worker.errors import RequestError
+from worker.facts import Deployment
 from worker.reports import Report, refuse_failure
 from worker.request import NativeRequest, Prompt
 from worker.sampling import Plan

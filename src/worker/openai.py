@@ -17,11 +17,13 @@ import msgspec
 
 from worker import sampling
 from worker.batching import Outbox
-from worker.deployment import Deployment, Turns
+from worker.deployment import Turns
 from worker.engine import Engine
-from worker.errors import EngineDied, RequestError, nearest, shown
+from worker.errors import EngineDied, RequestError
+from worker.facts import Deployment
 from worker.reports import Report, refuse_failure
 from worker.request import RouteRequest
+from worker.sentences import nearest, shown
 
 # Beside every route under /v1: what answers a client and changes nothing in the server.
 OPEN_ROUTES = frozenset(

@@ -15,7 +15,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
-from worker.errors import nearest
+from worker.sentences import hide, nearest
+from worker.spelling import boolean, items, parse_json
 
 # Zero means "unset" for these although vLLM's own bounds allow it: forms send 0 for an empty field.
 ZERO_IS_UNSET = frozenset(
@@ -27,27 +28,11 @@ ZERO_IS_UNSET = frozenset(
         "spec_tokens",  # 0 would switch speculative decoding on, with nothing to speculate
     }
 )
-
 # Of vLLM's server these change what the model answers, not how HTTP is spoken.
 NOT_THE_SERVER = frozenset({"enable_flash_late_interaction"})
 # Of the rest these belong to its server: they start other processes, ports or protocols.
 ALSO_THE_SERVER = frozenset({"api_server_count", "config", "grpc", "headless"})
-
-TRUE = frozenset({"1", "on", "true", "yes"})
-FALSE = frozenset({"0", "no", "off", "false"})
-NOTHING = frozenset({"", "none", "null"})
-
-_SECRET_WORD = (
-    r"(?:(?:TOKEN|KEYS?|SECRETS?|PASSWORD|PASSWD|CREDENTIALS?)(?![A-Za-z])"
-    r"|(?:[Tt]oken|[Kk]eys?|[Ss]ecrets?|[Pp]assword|[Pp]asswd|[Cc]redentials?)(?![a-z]))"
-)
-_SECRET_NAME = re.compile(_SECRET_WORD)
-_SECRET = re.compile(
-    rf"""(?<=://)[^/@\s]+(?=@)|\bhf_\w{{6,}}|(?P<name>{_SECRET_WORD}\w*["']?[\s:=]+["']?)[^\s"',}}]+"""
-)
 _PAIRS = re.compile(r"\w+=\d+(?:[,\s]+\w+=\d+)*")
-HIDDEN = "(hidden)"
-MOST_SHOWN = 120
 
 
 @dataclass(frozen=True)
@@ -313,28 +298,6 @@ def template_problem(value: str) -> str | None:
     return None
 
 
-def boolean(text: str) -> bool:
-    """Return the meaning of a switch's spelling."""
-    if text.strip().lower() in TRUE:
-        return True
-    if text.strip().lower() in FALSE:
-        return False
-    raise ValueError("must be true or false (1 and 0, yes and no, on and off are understood)")
-
-
-def is_unset(text: str, option: Option | None = None) -> bool:
-    """Tell whether a value is a spelling of "not set"."""
-    bare = text.strip()
-    if option is not None and bare in option.choices:
-        return False
-    return bare.lower() in NOTHING or (option is not None and bare in ("{}", "[]"))
-
-
-def is_zero(text: str) -> bool:
-    """Tell whether a value is a spelling of zero."""
-    return re.fullmatch(r"0+(\.0*)?", text.strip()) is not None
-
-
 def words(error: BaseException) -> str:
     """Return an error's first line with vLLM's options written as variables."""
     return re.sub(r"--[a-z][a-z0-9-]+", lambda match: variable(match[0]), first_line(error))
@@ -344,60 +307,6 @@ def first_line(error: BaseException) -> str:
     """Return an error's first line, without secrets."""
     line = next(iter(str(error).strip().splitlines()), type(error).__name__)
     return hide(re.sub(r"^(Error: |Value error, |argument (?=-))", "", line)[:300]).rstrip(".")
-
-
-def hide(text: str) -> str:
-    """Return a text without what may be a secret: what follows the word, a token, a login."""
-    return _SECRET.sub(lambda found: (found["name"] or "") + HIDDEN, text)
-
-
-def show(name: str, value: Any, default: Any = None) -> str:
-    """Return a value as it may be printed: on one line, not too long, and no secrets.
-
-    Of vLLM's configuration objects only what differs from the default is shown.
-    """
-    if _SECRET_NAME.search(name):
-        return HIDDEN
-    value = _plain(value, default)
-    if isinstance(value, bool):
-        text = "true" if value else "false"
-    elif isinstance(value, dict | list):
-        text = json.dumps(value, ensure_ascii=False, default=str)
-    else:
-        text = hide(" ".join(str(value).split()))
-    return text if len(text) <= MOST_SHOWN else text[: MOST_SHOWN - 1] + "…"
-
-
-def _plain(value: Any, default: Any = None) -> Any:
-    """Return a value as JSON has it, secrets hidden."""
-    if is_dataclass(value) and not isinstance(value, type):
-        every = {f.name: (getattr(value, f.name), _usual(f, default)) for f in fields(value)}
-        value = {
-            name: now
-            for name, (now, usual) in every.items()
-            if now != usual and now not in (None, "", [], {})
-        }
-    if isinstance(value, Mapping):
-        return {k: HIDDEN if _SECRET_NAME.search(str(k)) else _plain(v) for k, v in value.items()}
-    if isinstance(value, set):
-        value = sorted(value)
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return hide(value) if isinstance(value, str) else getattr(value, "value", value)
-
-
-def _usual(field: Any, default: Any) -> Any:
-    """Return what a field of one of vLLM's configuration objects holds by default."""
-    return getattr(default, field.name, getattr(field.default, "default", field.default))
-
-
-def items(text: str) -> list[str]:
-    """Split a list: JSON, or words between commas and spaces."""
-    if text.strip()[:1] not in ("[", "{"):
-        return [word for word in re.split(r"[\s,]+", text) if word]
-    found = parse_json(text)
-    items = found if isinstance(found, list) else [found]
-    return [item if isinstance(item, str) else json.dumps(item) for item in items]
 
 
 def _one(option: Option, text: str) -> Any:
@@ -451,14 +360,6 @@ def _why(option: Option, text: str, error: Exception) -> str:
             return f"is not understood by vLLM: {where}: {said}"
     parse_json(text)
     return f"is not understood by vLLM: {words(error)}"
-
-
-def parse_json(text: str) -> Any:
-    """Return a JSON value. Raises ValueError with the end of a sentence."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"is not valid JSON: {error.msg} at character {error.pos + 1}") from None
 
 
 def _limits(field: Any) -> tuple[tuple[str, float], ...]:

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from worker.errors import RequestError, shown
+from worker.errors import RequestError
+from worker.sentences import shown
 
 if TYPE_CHECKING:
-    from worker.deployment import Deployment
+    from worker.facts import Deployment
 
 Kind = Literal["native", "chain", "routine", "output", "deployment", "refused"]
 

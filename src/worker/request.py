@@ -11,7 +11,8 @@ import msgspec
 
 from worker import parameters
 from worker.batching import BatchSizes
-from worker.errors import RequestError, nearest, shown
+from worker.errors import RequestError
+from worker.sentences import nearest, shown
 
 SHAPES = (
     'The input must be an object of one of these shapes: {"prompt": "…"} or '

@@ -16,11 +16,18 @@ import msgspec
 from pydantic import TypeAdapter, ValidationError
 
 from worker import parameters
-from worker.deployment import Deployment
-from worker.errors import RequestError, nearest, shown
+from worker.errors import (
+    RequestError,
+    deployment_parameter,
+    invalid_parameter,
+    no_tokenizer,
+    unsupported_parameter,
+)
+from worker.facts import Deployment
 from worker.parameters import BY_NAME, NEUTRAL
+from worker.sentences import nearest, shown
 
-if TYPE_CHECKING:  # importing vLLM takes seconds, and the start has things to say before
+if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
     from worker.chain import Order
@@ -132,7 +139,7 @@ class Plan:
         assert wanted is not None
         if self.max_length is not None:
             if prompt_tokens >= self.max_length:
-                raise _invalid(
+                raise invalid_parameter(
                     "max_length",
                     f"max_length={self.max_length} counts the prompt, which has {prompt_tokens} "
                     "tokens already. max_new_tokens counts the answer alone.",
@@ -143,7 +150,7 @@ class Plan:
         if least > wanted:
             if self.has_length and not self.is_least_inherited:
                 name = "min_new_tokens" if fields.get("min_new_tokens") else "min_length"
-                raise _invalid(
+                raise invalid_parameter(
                     name,
                     f"{name}={fields[name]} asks for more tokens than the {wanted} that the "
                     "answer may have.",
@@ -182,13 +189,13 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     order = _order(asked, deployment, samples, bool(beams or guidance), scores, logits)
     if (order or heal) and deployment.no_chain:
         name = _chain_name(asked, order)
-        raise _deployment(
+        raise deployment_parameter(
             name,
             f"{name} needs the logits processor, which this worker runs without: "
             f"{deployment.no_chain}",
         )
     if heal and not deployment.has_tokenizer:
-        raise _no_tokenizer("token_healing")
+        raise no_tokenizer("token_healing")
     fields = _fields(asked, deployment, samples, order is not None)
     ranked = asked.get("best_of")
     if ranked:
@@ -196,7 +203,7 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
         # vLLM sums a sequence's log-probability only where some are asked for.
         fields |= {"n": ranked, "logprobs": fields.get("logprobs") or 0}
     if fields.get("n", 1) > 1 and not samples and not beams:
-        raise _invalid(
+        raise invalid_parameter(
             count,
             f"{count}={fields['n']}: without sampling all answers would be the same. Give a "
             "temperature above 0, do_sample: true, or num_beams.",
@@ -327,7 +334,7 @@ def read_body(
 
 
 def _not_here(sentence: str, name: str = "generation_parameters") -> RequestError:
-    return _unsupported(name, sentence)
+    return unsupported_parameter(name, sentence)
 
 
 def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]) -> dict[str, Any]:
@@ -353,11 +360,11 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
 
 def _unknown(name: str, where: str) -> RequestError:
     hint = nearest(name, parameters.names()) or " The page docs/parameters.md lists them all."
-    return _unsupported(name, f"{where} has no parameter {shown(name)}.{hint}")
+    return unsupported_parameter(name, f"{where} has no parameter {shown(name)}.{hint}")
 
 
 def _contradiction(one: str, value: Any, other: str, other_value: Any) -> RequestError:
-    return _invalid(
+    return invalid_parameter(
         other,
         f"{one}={shown(value)} and {other}={shown(other_value)} contradict each other: give one "
         "of them.",
@@ -422,13 +429,13 @@ def _modern(asked: dict[str, Any]) -> dict[str, Any]:
         asked["n"] = asked.pop("num_return_sequences")
     n, best_of = asked.get("n", 1), asked.get("best_of")
     if best_of is not None and best_of < n:
-        raise _invalid(
+        raise invalid_parameter(
             "best_of", f"best_of={best_of} is less than the n={n} answers to choose from it."
         )
     if asked.pop("use_beam_search", False):
         width = asked.get("num_beams", best_of or n)
         if width < 2:
-            raise _invalid(
+            raise invalid_parameter(
                 "use_beam_search",
                 "use_beam_search needs the number of beams: best_of (or n) of at least 2.",
             )
@@ -454,12 +461,12 @@ def _beams(asked: Mapping[str, Any], deployment: Deployment, count: str) -> Beam
         return None
     most = deployment.limits.max_num_beams
     if width > most:
-        raise _invalid(
+        raise invalid_parameter(
             "num_beams",
             f"num_beams={width} is more than the {most} that this worker allows (MAX_NUM_BEAMS).",
         )
     if returned > width:
-        raise _invalid(count, f"{count}={returned} is more than num_beams={width}.")
+        raise invalid_parameter(count, f"{count}={returned} is more than num_beams={width}.")
     return Beams(
         width,
         returned,
@@ -475,10 +482,12 @@ def _guidance(asked: Mapping[str, Any]) -> Guidance | None:
     if scale == 1:
         if negative is not None:
             name = "negative_prompt" if "negative_prompt" in asked else "negative_prompt_ids"
-            raise _invalid(name, f"{name} needs a guidance_scale other than 1 beside it.")
+            raise invalid_parameter(name, f"{name} needs a guidance_scale other than 1 beside it.")
         return None
     if asked.get("num_beams", 1) > 1:
-        raise _unsupported("guidance_scale", "guidance_scale cannot be combined with num_beams.")
+        raise unsupported_parameter(
+            "guidance_scale", "guidance_scale cannot be combined with num_beams."
+        )
     return Guidance(scale, negative)
 
 
@@ -488,7 +497,7 @@ def _limit(
     limits = deployment.limits
     n = max(asked.get("n", 1), asked.get("best_of", 1))
     if n > limits.max_sequences and not beams:
-        raise _invalid(
+        raise invalid_parameter(
             count,
             f"{count}={n} is more than the {limits.max_sequences:,} answers that one job may have "
             "(MAX_SEQUENCES).",
@@ -499,7 +508,7 @@ def _limit(
     ]
     several = sum(len(ids) > 1 for ids in words)
     if several > limits.max_word_sequences:
-        raise _invalid(
+        raise invalid_parameter(
             "bad_words_ids" if "bad_words_ids" in asked else "sequence_bias",
             f"bad_words_ids and sequence_bias have {several:,} sequences of several tokens, and "
             f"this worker allows {limits.max_word_sequences:,} (MAX_WORD_SEQUENCES): each costs "
@@ -551,7 +560,7 @@ def _count(value: Any, name: str, most: int) -> int:
     if value is True:
         return most
     if value > most:
-        raise _invalid(
+        raise invalid_parameter(
             name,
             f"{name}={value} is more than the {most} values for each token that this worker "
             "returns (MAX_SCORES).",
@@ -568,13 +577,13 @@ def _refuse_beside_routine(asked: Mapping[str, Any], routine: str, values: int) 
     if values and routine == "num_beams":
         names += [name for name in ("output_scores", "output_logits") if asked.get(name)]
     if names:
-        raise _unsupported(names[0], f"{names[0]} cannot be combined with {routine}.")
+        raise unsupported_parameter(names[0], f"{names[0]} cannot be combined with {routine}.")
 
 
 def _refuse_beside_ranking(asked: Mapping[str, Any]) -> None:
     for name in ("max_time", "output_scores", "output_logits"):
         if asked.get(name):
-            raise _unsupported(name, f"{name} cannot be combined with best_of.")
+            raise unsupported_parameter(name, f"{name} cannot be combined with best_of.")
 
 
 def _order(
@@ -619,7 +628,7 @@ def _order(
     if asked.get("ignore_eos"):
         eos = ()
     if not eos and fields.pop("exponential_decay_length_penalty", None) and not deployment.eos:
-        raise _invalid(
+        raise invalid_parameter(
             "exponential_decay_length_penalty",
             "exponential_decay_length_penalty makes the end likelier, and this model has no end: "
             "give eos_token_id.",
@@ -689,15 +698,9 @@ def _fields(
     if not deployment.has_tokenizer:
         for name in ("stop", "stop_strings", "bad_words", "negative_prompt"):
             if asked.get(name):
-                raise _no_tokenizer(name)
+                raise no_tokenizer(name)
         fields["detokenize"] = False
     return fields
-
-
-def _no_tokenizer(name: str) -> RequestError:
-    return _deployment(
-        name, f"{name} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT)."
-    )
 
 
 @cache
@@ -716,12 +719,14 @@ def _params(fields: Mapping[str, Any]) -> "SamplingParams":
         try:
             msgspec.msgpack.encode(value)  # as it goes to the engine
         except OverflowError:
-            raise _invalid(name, f"{name} holds a number that does not fit into 64 bits.") from None
+            raise invalid_parameter(
+                name, f"{name} holds a number that does not fit into 64 bits."
+            ) from None
     try:
         return _adapter().validate_python(fields)
     except ValidationError as error:
         name, reason = _first(error)
-        raise _invalid(name, f"{name}={shown(fields.get(name))}: {reason}.") from None
+        raise invalid_parameter(name, f"{name}={shown(fields.get(name))}: {reason}.") from None
     except (VLLMValidationError, ValueError) as error:  # vLLM's own ranges, in its own words
         raise _refusal(error) from None
 
@@ -745,7 +750,7 @@ def _refuse_unknown_fields(fields: Mapping[str, Any]) -> None:
         for key in fields[name] if isinstance(fields.get(name), dict) else ():
             if key not in known:  # pydantic would drop it without a word
                 hint = nearest(key, known) or f" Known: {', '.join(known)}."
-                raise _invalid(name, f"{name} has no field {shown(key)}.{hint}")
+                raise invalid_parameter(name, f"{name} has no field {shown(key)}.{hint}")
 
 
 def _refusal(error: Exception) -> RequestError:
@@ -755,7 +760,7 @@ def _refusal(error: Exception) -> RequestError:
     words = sentence.replace("structured outputs", "structured_outputs").split()
     words += ["repetition_detection"] if "repetitive pattern" in sentence else []
     param = next((name for word in words if (name := word.strip("`.")) in BY_NAME), None)
-    return _invalid(param, sentence)
+    return invalid_parameter(param, sentence)
 
 
 def _first(error: ValidationError) -> tuple[str, str]:
@@ -765,15 +770,3 @@ def _first(error: ValidationError) -> tuple[str, str]:
             if step in BY_NAME:
                 return str(step), detail["msg"]
     return "?", error.errors(include_url=False)[0]["msg"]
-
-
-def _invalid(param: str | None, sentence: str) -> RequestError:
-    return RequestError(sentence, param=param, type="invalid_parameter")
-
-
-def _unsupported(param: str, sentence: str) -> RequestError:
-    return RequestError(sentence, param=param, type="unsupported_parameter")
-
-
-def _deployment(param: str, sentence: str) -> RequestError:
-    return RequestError(sentence, param=param, type="deployment_parameter")

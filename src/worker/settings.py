@@ -24,10 +24,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from worker import hub, options
+from worker import hub, options, spelling
 from worker.errors import SettingsError
 from worker.model import HOME
-from worker.options import Option, show
+from worker.options import Option
+from worker.sentences import show
 from worker.variables import (
     ALIASES,
     CONFIG_FILE,
@@ -218,7 +219,7 @@ def process_environ(
 def _base(environ: Mapping[str, str]) -> Path | None:
     """Return where models and compiled kernels are kept: BASE_PATH, or the network volume."""
     base = environ.get("BASE_PATH", "").strip()
-    if not options.is_unset(base):
+    if not spelling.is_unset(base):
         return Path(base)
     return Path(NETWORK_VOLUME) if Path(NETWORK_VOLUME).is_dir() else None
 
@@ -233,12 +234,12 @@ def _has_room(base: Path) -> bool:
 
 def _fast_download_is_missing(environ: Mapping[str, str]) -> bool:
     switch = environ.get("HF_HUB_ENABLE_HF_TRANSFER", "")
-    return switch.strip().lower() in options.TRUE and not importlib.util.find_spec("hf_transfer")
+    return switch.strip().lower() in spelling.TRUE and not importlib.util.find_spec("hf_transfer")
 
 
 def _is_no_token(environ: Mapping[str, str]) -> bool:
     token = environ.get("HF_TOKEN", "").strip().lower()
-    return token in options.TRUE | options.FALSE | options.NOTHING - {""}
+    return token in spelling.TRUE | spelling.FALSE | spelling.NOTHING - {""}
 
 
 def _of_the_image(
@@ -267,7 +268,7 @@ def _own(environ: Mapping[str, str], source: str, found: Findings) -> dict[str, 
     values: dict[str, Given] = {}
     for variable in VARIABLES:
         for name in variable.names:
-            if options.is_unset(text := environ.get(name, "")):
+            if spelling.is_unset(text := environ.get(name, "")):
                 continue
             try:
                 value = variable.read(text)
@@ -283,9 +284,9 @@ def _vllm(environ: Mapping[str, str], source: str, found: Findings) -> dict[str,
     values: dict[str, Given] = {}
     for name, option in _variables().items():
         text = environ.get(name, "")
-        if option.dest == "hf_token" or option.server or options.is_unset(text, option):
+        if option.dest == "hf_token" or option.server or spelling.is_unset(text, option.choices):
             continue
-        if options.is_zero(text) and option.zero_is_unset:
+        if spelling.is_zero(text) and option.zero_is_unset:
             found.warnings.append(f"{name}={text!r} is taken as not set: 0 is no value for it.")
             continue
         try:
@@ -333,7 +334,7 @@ def _retired(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
             continue
         found.warnings.append(f"{name} is retired: {row.advice}.")
         try:
-            becomes = {} if options.is_unset(text) else row.becomes(text)
+            becomes = {} if spelling.is_unset(text) else row.becomes(text)
         except ValueError as error:
             found.bad(name, text, error)
             continue
@@ -357,7 +358,7 @@ def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 def _config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
     path = environ.get(CONFIG_FILE, "")
-    if options.is_unset(path):
+    if spelling.is_unset(path):
         return {}
     try:
         return _line(options.read_file(path), CONFIG_FILE, found)
@@ -368,7 +369,7 @@ def _config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given
 
 def _extra_args(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
     text = environ.get(EXTRA_ARGS, "")
-    if options.is_unset(text):
+    if spelling.is_unset(text):
         return {}
     try:
         return _line(options.read_line(shlex.split(text)), EXTRA_ARGS, found)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from worker import options
+from worker import spelling
 
 EXTRA_ARGS = "VLLM_EXTRA_ARGS"
 CONFIG_FILE = "VLLM_CONFIG_FILE"
@@ -40,7 +40,7 @@ class Variable:
         """Return the value. Raises ValueError with the end of a sentence."""
         match self.kind:
             case "switch":
-                return options.boolean(text)
+                return spelling.boolean(text)
             case "list":
                 return _paths(text)
             case "text":
@@ -217,11 +217,11 @@ class Retired:
 
 
 def _log_requests(text: str) -> dict[str, Any]:
-    return {"ENABLE_LOG_REQUESTS": "false" if options.boolean(text) else "true"}
+    return {"ENABLE_LOG_REQUESTS": "false" if spelling.boolean(text) else "true"}
 
 
 def _ray(text: str) -> dict[str, Any]:
-    return {"DISTRIBUTED_EXECUTOR_BACKEND": "ray"} if options.boolean(text) else {}
+    return {"DISTRIBUTED_EXECUTOR_BACKEND": "ray"} if spelling.boolean(text) else {}
 
 
 def _task(text: str) -> dict[str, Any]:
@@ -238,7 +238,7 @@ def _task(text: str) -> dict[str, Any]:
 
 def _rope(key: str) -> Callable[[str], dict[str, Any]]:
     def becomes(text: str) -> dict[str, Any]:
-        value = options.parse_json(text)
+        value = spelling.parse_json(text)
         value = value if key == "rope_scaling" else {key: value}
         return {"HF_OVERRIDES": {"rope_parameters": value}} if value else {}
 
@@ -353,7 +353,7 @@ RETIRED = {
 
 
 def _paths(text: str) -> tuple[str, ...]:
-    paths = options.items(text)
+    paths = spelling.items(text)
     if not all(path.startswith("/") for path in paths):
         raise ValueError("must be paths that start with /")
     return tuple(paths)

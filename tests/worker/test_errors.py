@@ -9,7 +9,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response
 from pydantic import BaseModel, ValidationError
 
-from worker.errors import EngineDied, RequestError, SettingsError, WorkerError, nearest, shown
+from worker.errors import EngineDied, RequestError, SettingsError, WorkerError
+from worker.sentences import nearest, shown
 
 ERRORS = {
     "plain": RequestError("prompt is empty."),

@@ -11,7 +11,7 @@ import pytest
 from transformers import GenerationConfig
 
 from worker import options, parameters
-from worker.deployment import Deployment, Limits
+from worker.facts import Deployment, Limits
 from worker.parameters import BY_NAME, PARAMETERS, Check, Parameter
 from worker.variables import VARIABLES
 

@@ -12,8 +12,8 @@ import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from worker import deployment, parameters, sampling
-from worker.deployment import Deployment, Limits
 from worker.errors import RequestError
+from worker.facts import Deployment, Limits
 from worker.sampling import Beams, Guidance, Plan
 
 VOCAB = 1000

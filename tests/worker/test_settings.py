@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker import options
+from worker import options, spelling
 from worker.errors import SettingsError
 from worker.settings import Settings, help_text, known_variables, process_environ
 from worker.variables import ALIASES, RETIRED, VARIABLES
@@ -161,7 +161,9 @@ OBJECTS = (
 
 def accepts(option: options.Option, text: str) -> bool:
     try:
-        return options.read(option, text) != option.default and not options.is_unset(text, option)
+        return options.read(option, text) != option.default and not spelling.is_unset(
+            text, option.choices
+        )
     except ValueError:
         return False
 
