@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from worker import engine, sampling
+from worker.configuration.settings import Settings
 from worker.deployment import facts_of
 from worker.facts import Deployment
 from worker.handler import leave
 from worker.reports import Report, refuse_failure
 from worker.sampling import Plan
-from worker.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models

@@ -23,9 +23,9 @@ import local_endpoint
 from local_endpoint import LocalEndpoint, Record
 from worker import engine, openai, request
 from worker.batching import Outbox
+from worker.configuration.settings import Settings
 from worker.deployment import Turns, facts_of
 from worker.handler import WHOLE, Worker, leave
-from worker.settings import Settings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models

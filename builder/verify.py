@@ -43,8 +43,8 @@ def verify(baked: dict[str, str]) -> None:
     from vllm.transformers_utils.config import get_config, try_get_generation_config
 
     from worker import engine, hub, model, spelling
+    from worker.configuration.settings import Settings
     from worker.errors import StartError
-    from worker.settings import Settings
 
     caches = model.caches(os.environ, baked)
 

@@ -19,9 +19,10 @@ import hub  # noqa: E402
 
 from local_endpoint import knobs  # noqa: E402
 from worker import options, sentences  # noqa: E402
+from worker.configuration.retired import RETIRED  # noqa: E402
+from worker.configuration.variables import ALIASES, VARIABLES  # noqa: E402
 from worker.facts import Deployment  # noqa: E402
 from worker.parameters import PARAMETERS, Parameter  # noqa: E402
-from worker.variables import ALIASES, RETIRED, VARIABLES  # noqa: E402
 
 SETTINGS = """\
 # Settings

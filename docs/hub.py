@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from worker import options
+from worker.configuration.variables import ALIASES, VARIABLES, Variable
 from worker.options import Option
-from worker.variables import ALIASES, VARIABLES, Variable
 
 ROOT = Path(__file__).parent.parent
 # vLLM's options that the form shows, the first ones openly. All others can be typed in by name.

@@ -26,11 +26,12 @@ import psutil
 
 from worker import __version__, engine, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
+from worker.configuration.environ import process_environ
+from worker.configuration.settings import Settings, help_text
 from worker.deployment import Turns, facts_of
 from worker.engine import Engine
 from worker.errors import RequestError, SettingsError, StartError
 from worker.facts import Limits
-from worker.settings import Settings, help_text, process_environ
 from worker.startup import Startup
 
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.

@@ -12,8 +12,8 @@ import models
 from local_endpoint import Record, Status
 from served import Served, serve, text
 from worker import engine
+from worker.configuration.settings import Settings
 from worker.errors import StartError
-from worker.settings import Settings
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -82,7 +82,7 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("docs/settings.md", "MAX_CONCURRENCY", "MAX_JOBS", {"docs/settings.md"}),
         ("docker-bake.hcl", '"13.0"', '"13.1"', {".runpod/hub.json", ".runpod/tests.json"}),
         (
-            "src/worker/variables.py",
+            "src/worker/configuration/variables.py",
             "How many jobs the worker",
             "The jobs that the worker",
             {"docs/settings.md", ".runpod/hub.json"},

@@ -9,8 +9,9 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from worker import options
-from worker.settings import Settings, known_variables
-from worker.variables import RETIRED
+from worker.configuration.layers import known_variables
+from worker.configuration.retired import RETIRED
+from worker.configuration.settings import Settings
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import

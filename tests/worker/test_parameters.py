@@ -11,9 +11,9 @@ import pytest
 from transformers import GenerationConfig
 
 from worker import options, parameters
+from worker.configuration.variables import VARIABLES
 from worker.facts import Deployment, Limits
 from worker.parameters import BY_NAME, PARAMETERS, Check, Parameter
-from worker.variables import VARIABLES
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 
 from worker import options, spelling
+from worker.configuration.environ import process_environ
+from worker.configuration.layers import known_variables
+from worker.configuration.retired import RETIRED
+from worker.configuration.settings import Settings, help_text
+from worker.configuration.variables import ALIASES, VARIABLES
 from worker.errors import SettingsError
-from worker.settings import Settings, help_text, known_variables, process_environ
-from worker.variables import ALIASES, RETIRED, VARIABLES
 
 MODEL = {"MODEL_NAME": "org/model"}
 TRUE = ["true", "True", "TRUE", "1", "yes", "on", " on "]
@@ -1083,7 +1086,7 @@ def test_two_readings_share_nothing() -> None:
 def test_importing_is_cheap() -> None:
     """Reading the process's environment imports neither vLLM nor torch."""
     code = (
-        "import sys; from worker.settings import process_environ; process_environ({});"
+        "import sys; from worker.configuration.environ import process_environ; process_environ({});"
         "sys.exit(bool({'vllm', 'torch', 'transformers', 'huggingface_hub'} & sys.modules.keys()))"
     )
 

@@ -1,0 +1,1 @@
+"""A mapping of variables in, one frozen value out."""

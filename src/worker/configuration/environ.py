@@ -1,0 +1,93 @@
+"""What must change in the environment before vLLM is imported."""
+
+import importlib.util
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from worker import spelling
+from worker.configuration.variables import CONFIG_FILE, EXTRA_ARGS, NETWORK_VOLUME
+from worker.model import HOME
+
+# Below BASE_PATH. Each is keyed by what it was compiled from and for, so workers may share it.
+COMPILE_CACHES = {
+    "VLLM_CACHE_ROOT": "compile-cache/vllm",
+    "TORCHINDUCTOR_CACHE_DIR": "compile-cache/inductor",
+    "TRITON_CACHE_DIR": "compile-cache/triton",
+}
+COMPILED_BYTES = 1_000_000_000  # the free space below which they are not begun
+# Where any of them is set, something may be asked for that the image does not hold.
+_MAY_NAME_A_MODEL = (
+    *("MODEL", "REVISION", "MODEL_REVISION", "TOKENIZER", "TOKENIZER_NAME", "TOKENIZER_REVISION"),
+    *("LORA_MODULES", "SPECULATIVE_CONFIG", "SPECULATIVE_MODEL", "CODE_REVISION", "HF_CONFIG_PATH"),
+    *("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "HF_HOME", "HF_HUB_CACHE", CONFIG_FILE, EXTRA_ARGS),
+)
+
+
+def process_environ(
+    environ: Mapping[str, str], baked: Mapping[str, str] = {}
+) -> dict[str, str | None]:
+    """Return what must change in the process's environment before vLLM is imported.
+
+    None means that the variable goes away. Nothing heavy is imported to know it. With `baked`, and
+    nothing asked for beside it, the hub is switched off and the image's cache is the hub's.
+    """
+    # VLLM_API_KEY would put a password in front of the app that this process calls itself;
+    # the others are our names in vLLM's namespace, and vLLM complains about names it does not know.
+    taken = ("VLLM_API_KEY", CONFIG_FILE, EXTRA_ARGS, "VLLM_CPU_FRACTION")
+    changes: dict[str, str | None] = {name: None for name in taken if name in environ}
+    # huggingface_hub would take an empty text, as a form sends it, for a value.
+    places = ("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    changes |= {name: None for name in places if environ.get(name) == ""}
+    base = base_path(environ)
+    if base and os.access(existing_parent(base), os.W_OK):
+        wanted = {"HF_HOME": base / HOME}
+        if has_room(base):
+            wanted |= {name: base / folder for name, folder in COMPILE_CACHES.items()}
+        changes |= {name: str(path) for name, path in wanted.items() if not environ.get(name)}
+    model = environ.get("MODEL_NAME", "").strip() or baked.get("MODEL_NAME")
+    others = any(environ.get(name, "").strip() for name in _MAY_NAME_A_MODEL)
+    if "MODEL_NAME" in baked and model == baked["MODEL_NAME"] and not others:
+        changes["HF_HUB_CACHE"] = f"{baked['BASE_PATH']}/{HOME}/hub"
+        if not environ.get("HF_HUB_OFFLINE"):
+            changes["HF_HUB_OFFLINE"] = "1"
+    if not os.access(environ.get("HOME") or "/", os.W_OK):
+        # A user whom the image does not know, as with `--user 1000`: caches need some home, and
+        # torch some name.
+        changes |= {"HOME": "/tmp", "USER": environ.get("USER") or "worker"}
+    if not environ.get("HF_XET_HIGH_PERFORMANCE"):
+        changes["HF_XET_HIGH_PERFORMANCE"] = "1"
+    if not environ.get("RUNPOD_LOG_LEVEL") and not environ.get("RUNPOD_DEBUG_LEVEL"):
+        changes["RUNPOD_LOG_LEVEL"] = "INFO"  # the SDK's own is DEBUG: a line for every post
+    if fast_download_is_missing(environ):
+        changes["HF_HUB_ENABLE_HF_TRANSFER"] = None
+    if is_no_token(environ):
+        changes["HF_TOKEN"] = None
+    return changes
+
+
+def base_path(environ: Mapping[str, str]) -> Path | None:
+    """Return where models and compiled kernels are kept: BASE_PATH, or the network volume."""
+    base = environ.get("BASE_PATH", "").strip()
+    if not spelling.is_unset(base):
+        return Path(base)
+    return Path(NETWORK_VOLUME) if Path(NETWORK_VOLUME).is_dir() else None
+
+
+def existing_parent(path: Path) -> Path:
+    return next(parent for parent in (path, *path.parents) if parent.exists())
+
+
+def has_room(base: Path) -> bool:
+    return shutil.disk_usage(existing_parent(base)).free > COMPILED_BYTES
+
+
+def fast_download_is_missing(environ: Mapping[str, str]) -> bool:
+    switch = environ.get("HF_HUB_ENABLE_HF_TRANSFER", "")
+    return switch.strip().lower() in spelling.TRUE and not importlib.util.find_spec("hf_transfer")
+
+
+def is_no_token(environ: Mapping[str, str]) -> bool:
+    token = environ.get("HF_TOKEN", "").strip().lower()
+    return token in spelling.TRUE | spelling.FALSE | spelling.NOTHING - {""}

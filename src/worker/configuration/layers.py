@@ -1,0 +1,191 @@
+"""One reader for each place that a value may come from."""
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from worker import options, spelling
+from worker.configuration.retired import RETIRED
+from worker.configuration.variables import ALIASES, CONFIG_FILE, EXTRA_ARGS, VARIABLES
+from worker.options import Option
+from worker.sentences import show
+
+ENVIRONMENT = "environment"
+IMAGE = "image"
+
+
+@dataclass(frozen=True)
+class Given:
+    """A value that somebody set, under the name he used."""
+
+    name: str
+    value: Any
+    source: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was noticed on the way: problems stop the start, warnings are printed."""
+
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def bad(self, name: str, value: Any, why: object) -> None:
+        self.problems.append(f"{name}={show(name, value)!r} {why}")
+
+
+def of_the_image(
+    baked: dict[str, Given], above: Mapping[str, Given], found: Findings
+) -> dict[str, Given]:
+    """Return what of the image's build applies: its values belong to the model that it holds."""
+
+    def differs(dest: str) -> bool:
+        both = dest in baked and dest in above
+        return both and bool(str(baked[dest].value).lower() != str(above[dest].value).lower())
+
+    if differs("model"):
+        other, ours = above["model"], baked["model"]
+        found.warnings.append(
+            f"{other.name}={other.value!r} is not the model in this image, {ours.value!r}: what "
+            "the image was built with does not apply."
+        )
+        return {}
+    if differs("tokenizer"):
+        baked.pop("tokenizer_revision", None)
+    return baked
+
+
+def worker_variables(environ: Mapping[str, str], source: str, found: Findings) -> dict[str, Given]:
+    """Read the worker's own variables, by field (or by name, where there is no field)."""
+    values: dict[str, Given] = {}
+    for variable in VARIABLES:
+        for name in variable.names:
+            if spelling.is_unset(text := environ.get(name, "")):
+                continue
+            try:
+                value = variable.read(text)
+            except ValueError as error:
+                found.bad(name, text, error)
+            else:
+                _put(values, variable.field or name, Given(name, value, source), found)
+    return values
+
+
+def vllm_options(environ: Mapping[str, str], source: str, found: Findings) -> dict[str, Given]:
+    """Read the options of vLLM's command line, by their field in vLLM's arguments."""
+    values: dict[str, Given] = {}
+    for name, option in _variables().items():
+        text = environ.get(name, "")
+        if option.dest == "hf_token" or option.server or spelling.is_unset(text, option.choices):
+            continue
+        if spelling.is_zero(text) and option.zero_is_unset:
+            found.warnings.append(f"{name}={text!r} is taken as not set: 0 is no value for it.")
+            continue
+        try:
+            value = options.read(option, text)
+        except ValueError as error:
+            found.bad(name, text, error)
+        else:
+            _put(values, option.dest, Given(name, value, source), found)
+    return values
+
+
+def _put(values: dict[str, Given], key: str, new: Given, found: Findings) -> None:
+    """Add a value, unless another name of the same thing has said something else."""
+    old = values.setdefault(key, new)
+    if old.value != new.value:
+        found.problems.append(
+            f"{old.name}={show(old.name, old.value)!r} and {new.name}={show(new.name, new.value)!r}"
+            " are two names of one setting and disagree: keep one"
+        )
+
+
+def retired_and_vllm(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
+    """Read vLLM's options of the environment, and below them what retired names become."""
+    values = vllm_options(environ, ENVIRONMENT, found)
+    for name, old in _retired(environ, found).items():
+        option = options.by_variable()[name]
+        now, value = values.get(option.dest), old.value
+        if name == "HF_OVERRIDES" and now and isinstance(now.value, dict):
+            values[option.dest] = Given(name, {**value, **now.value}, f"{now.source}, {old.source}")
+        elif now is None and isinstance(value, dict):
+            # Leftovers of a form, without a model or a method, must not switch speculation on.
+            if name != "SPECULATIVE_CONFIG" or {"model", "method"} & value.keys():
+                values[option.dest] = old
+        elif now is None:
+            values[option.dest] = Given(name, options.read(option, value), old.source)
+    return values
+
+
+def _retired(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
+    """Warn of retired names. Return what they become, by the variable that replaces them."""
+    result: dict[str, Given] = {}
+    for name, row in RETIRED.items():
+        text = environ.get(name, "")
+        if not text.strip() or name in _variables():
+            continue
+        found.warnings.append(f"{name} is retired: {row.advice}.")
+        try:
+            becomes = {} if spelling.is_unset(text) else row.becomes(text)
+        except ValueError as error:
+            found.bad(name, text, error)
+            continue
+        for successor, value in becomes.items():
+            old = result.get(successor)
+            source = f"{old.source}, {name}" if old else name
+            value = _joined(old.value, value) if old and isinstance(value, dict) else value
+            result[successor] = Given(successor, value, source)
+    return result
+
+
+def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    """Join two objects, and the objects in them."""
+    both = {
+        key: _joined(old[key], new[key])
+        for key in old.keys() & new.keys()
+        if isinstance(old[key], dict)
+    }
+    return {**old, **new, **both}
+
+
+def config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
+    path = environ.get(CONFIG_FILE, "")
+    if spelling.is_unset(path):
+        return {}
+    try:
+        return _line(options.read_file(path), CONFIG_FILE, found)
+    except ValueError as error:
+        found.problems.append(f"{CONFIG_FILE}={path!r}: {error}")
+        return {}
+
+
+def extra_args(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
+    text = environ.get(EXTRA_ARGS, "")
+    if spelling.is_unset(text):
+        return {}
+    try:
+        return _line(options.read_line(shlex.split(text)), EXTRA_ARGS, found)
+    except ValueError as error:
+        found.problems.append(f"{EXTRA_ARGS}: {error}")
+        return {}
+
+
+def _line(values: dict[str, Any], source: str, found: Findings) -> dict[str, Given]:
+    if values.pop("api_key", None):
+        found.warnings.append(
+            f"{source} sets an API key, which is ignored: RunPod checks the caller's key."
+        )
+    known = options.options()
+    return {dest: Given(known[dest].name, value, source) for dest, value in values.items()}
+
+
+def known_variables() -> list[str]:
+    """Return every variable that is read: ours, vLLM's options, and the names users know."""
+    own = [name for variable in VARIABLES for name in variable.names]
+    return [*own, *(name for name, option in _variables().items() if not option.server)]
+
+
+def _variables() -> dict[str, Option]:
+    known = options.by_variable()
+    return {**{alias: known[name] for alias, name in ALIASES.items()}, **known}

@@ -1,0 +1,160 @@
+"""The configuration: a mapping of variables in, one frozen value out.
+
+    environ ─┬─ the worker's own variables ───────────────────────────┐
+             ├─ names that vLLM has dropped: warn, and say or do what ─┤
+             │  replaces them                                          ├─ Settings
+             └─ every option of vLLM's command line (`options`) ───────┘
+
+Of one option the first that sets it counts: VLLM_EXTRA_ARGS, the environment, VLLM_CONFIG_FILE,
+what the image was built with, vLLM's default.
+Everything wrong is collected and raised at once, before any weight is read.
+"""
+
+import argparse
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from worker import options
+from worker.configuration.checks import check, check_batches, imply, suspect
+from worker.configuration.layers import (
+    ENVIRONMENT,
+    IMAGE,
+    Findings,
+    Given,
+    config_file,
+    extra_args,
+    of_the_image,
+    retired_and_vllm,
+    vllm_options,
+    worker_variables,
+)
+from worker.configuration.variables import ALIASES, VARIABLES
+from worker.errors import SettingsError
+from worker.sentences import show
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the report: a value that differs from the default, and where it came from."""
+
+    name: str
+    value: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything the worker was told.
+
+    `args` are the arguments of `vllm serve` (0.32), already through `validate_parsed_serve_args`.
+    Its `served_model_name` is always set, so that a resolved path never becomes a public name.
+    """
+
+    model: str
+    served_model_names: tuple[str, ...]
+    args: argparse.Namespace
+    max_concurrency: int = 100
+    min_batch_size: int = 1
+    max_batch_size: int = 50
+    batch_size_growth_factor: float = 3.0
+    max_batch_delay_ms: int = 100
+    default_max_tokens: int = 100
+    raw_openai_output: bool = True
+    openai_errors_as_output: bool = False
+    max_result_mb: int = 10
+    extra_routes: tuple[str, ...] = ()
+    max_num_beams: int = 16
+    max_sequences: int = 1024
+    max_scores: int = 20
+    max_word_sequences: int = 128
+    max_chains: int = 64
+    max_dear_chains: int = 4
+    startup_timeout_s: int = 1800
+    rows: tuple[Row, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def from_env(cls, environ: Mapping[str, str], baked: Mapping[str, str] = {}) -> "Settings":
+        """Read the variables of `environ`, as they were before `process_environ`.
+
+        `baked` holds the variables that the image was built with.
+        Raises SettingsError with one sentence for each problem.
+        """
+        found = Findings()
+        own = {
+            **worker_variables(baked, IMAGE, found),
+            **worker_variables(environ, ENVIRONMENT, found),
+        }
+        check_batches(own, found)
+        above = {
+            **config_file(environ, found),
+            **retired_and_vllm(environ, found),
+            **extra_args(environ, found),
+        }
+        given = {**of_the_image(vllm_options(baked, IMAGE, found), above, found), **above}
+        imply(given, found)
+        check(given, found)
+        suspect(environ, found)
+        if found.problems:
+            raise SettingsError(*found.problems)
+
+        model = given["model"].value
+        served = given["served_model_name"].value if "served_model_name" in given else [model]
+        args = options.namespace({dest: value.value for dest, value in given.items()})
+        args.served_model_name = list(served)
+        try:
+            options.validate(args)
+        except ValueError as error:
+            raise SettingsError(str(error)) from None
+        return cls(
+            model=model,
+            served_model_names=tuple(served),
+            args=args,
+            rows=(*_own_rows(own), *_vllm_rows(given)),
+            warnings=tuple(found.warnings),
+            **{f.name: own[f.name].value for f in dataclasses.fields(cls) if f.name in own},
+        )
+
+    def report(self) -> str:
+        """Return the block printed at the start: what was set, from where, and the warnings."""
+        lines = ["Settings that differ from the defaults:"]
+        names = max((len(row.name) for row in self.rows), default=0)
+        values = max((len(row.value) for row in self.rows if len(row.value) <= 60), default=0)
+        lines += [f"  {r.name:<{names}}  {r.value:<{values}}  {r.source}" for r in self.rows]
+        return "\n".join([*lines, *(f"WARNING: {warning}" for warning in self.warnings)])
+
+
+def _own_rows(own: Mapping[str, Given]) -> Iterable[Row]:
+    for variable in VARIABLES:
+        given = own.get(variable.field or variable.name)
+        if given and given.value != variable.default:
+            yield Row(given.name, show(given.name, given.value), given.source)
+
+
+def _vllm_rows(given: Mapping[str, Given]) -> Iterable[Row]:
+    for dest, option in sorted(options.options().items(), key=lambda pair: pair[0] != "model"):
+        if dest in given and (dest == "model" or given[dest].value != option.default):
+            value = given[dest]
+            yield Row(value.name, show(value.name, value.value, option.default), value.source)
+
+
+def help_text() -> str:
+    """Return what `python -m worker --help` prints of the variables."""
+    lines = ["The worker's own variables:", ""]
+    for variable in VARIABLES:
+        default = "" if variable.default in (None, ()) else f" [{show('', variable.default)}]"
+        lines += [f"  {' or '.join(variable.names)}{default}", f"      {variable.meaning}"]
+    lines += ["", "Names that users of this worker know:", ""]
+    lines += [f"  {alias:<34} is {name}" for alias, name in ALIASES.items()]
+    lines += ["", "vLLM's options, each the variable of its command line option:"]
+    group = ""
+    for option in options.options().values():
+        if option.server:
+            continue
+        if option.group != group:
+            group = option.group
+            lines += ["", f"  {group}"]
+        default = f" [{option.shown_default}]" if option.shown_default else ""
+        lines.append(f"    {' or '.join(option.names)}: {option.accepts}{default}")
+    return "\n".join(lines)
