@@ -22,9 +22,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from worker import engine, sampling
+from worker import sampling
 from worker.configuration.settings import Settings
-from worker.deployment import facts_of
+from worker.engine import server
+from worker.engine.facts import facts_of
 from worker.facts import Deployment
 from worker.handler import leave
 from worker.reports import Report, refuse_failure
@@ -133,7 +134,7 @@ def main() -> None:
     import vllm
 
     load = os.getloadavg()[0]
-    with engine.running(settings.args, MODEL) as ready:
+    with server.running(settings.args, MODEL) as ready:
         assert not ready.no_chain, ready.no_chain
         deployment = facts_of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
@@ -160,7 +161,7 @@ def main() -> None:
 
 
 def in_turns(
-    ready: engine.Engine, deployment: Deployment, table: list[Row]
+    ready: server.Engine, deployment: Deployment, table: list[Row]
 ) -> tuple[float, dict[tuple[str, str], float]]:
     """Return the seconds of the fastest plain run, and of each row's, in the chain and in vLLM."""
     plain = planned({}, deployment)
@@ -207,7 +208,7 @@ def asked(plan: Plan, report: Report | None) -> Any:
     return params
 
 
-async def batch(ready: engine.Engine, plans: list[Plan]) -> float:
+async def batch(ready: server.Engine, plans: list[Plan]) -> float:
     """Run requests at once, read as native jobs read their streams, and return the seconds."""
 
     async def one(index: int, plan: Plan) -> None:
@@ -226,7 +227,7 @@ async def batch(ready: engine.Engine, plans: list[Plan]) -> float:
     return time.perf_counter() - start_s
 
 
-def alone(row: Row, deployment: Deployment, ready: engine.Engine) -> tuple[float, float]:
+def alone(row: Row, deployment: Deployment, ready: server.Engine) -> tuple[float, float]:
     """Return the CPU seconds of one row of the logits at each token, and at the first."""
     import torch
 

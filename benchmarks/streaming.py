@@ -21,10 +21,12 @@ from typing import Any
 
 import local_endpoint
 from local_endpoint import LocalEndpoint, Record
-from worker import engine, openai, request
+from worker import openai, request
 from worker.batching import Outbox
 from worker.configuration.settings import Settings
-from worker.deployment import Turns, facts_of
+from worker.deployment import Turns
+from worker.engine import server
+from worker.engine.facts import facts_of
 from worker.handler import WHOLE, Worker, leave
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -128,7 +130,7 @@ def worker() -> None:
         )
         for delay in DELAYS
     }
-    with engine.running(settings["0"].args, "tiny") as ready:
+    with server.running(settings["0"].args, "tiny") as ready:
         workers = {delay: Worker(chosen, ready) for delay, chosen in settings.items()}
         chosen = workers["0"]
         starts: list[float] = []
@@ -181,7 +183,7 @@ async def direct(client: Any) -> None:
     await asyncio.gather(*(one(index) for index in range(STREAMS)))
 
 
-async def without_sdk(ready: engine.Engine) -> None:
+async def without_sdk(ready: server.Engine) -> None:
     """Answer the OpenAI jobs as the worker does, and post nothing."""
     routes = openai.Routes(ready.app, ())
     rules = facts_of(ready.client.vllm_config), Turns(STREAMS, STREAMS)

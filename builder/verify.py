@@ -42,8 +42,9 @@ def verify(baked: dict[str, str]) -> None:
     from vllm.tokenizers import get_tokenizer
     from vllm.transformers_utils.config import get_config, try_get_generation_config
 
-    from worker import engine, hub, model, spelling
+    from worker import hub, model, spelling
     from worker.configuration.settings import Settings
+    from worker.engine import probe
     from worker.errors import StartError
 
     caches = model.caches(os.environ, baked)
@@ -73,7 +74,7 @@ def verify(baked: dict[str, str]) -> None:
         raise StartError("the tokenizer makes no tokens of a word")
     print(f"tokenizer: {type(tokenizer).__name__}", flush=True)
     if current_platform.device_type:
-        engine.check(model.locate(Settings.from_env(os.environ, baked).args, caches))
+        probe.check(model.locate(Settings.from_env(os.environ, baked).args, caches))
         print("settings: sound", flush=True)
 
 

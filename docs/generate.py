@@ -18,9 +18,10 @@ ARGUMENTS, sys.argv[1:] = sys.argv[1:], ["--help"]
 import hub  # noqa: E402
 
 from local_endpoint import knobs  # noqa: E402
-from worker import options, sentences  # noqa: E402
+from worker import sentences  # noqa: E402
 from worker.configuration.retired import RETIRED  # noqa: E402
 from worker.configuration.variables import ALIASES, VARIABLES  # noqa: E402
+from worker.engine import command_line  # noqa: E402
 from worker.facts import Deployment  # noqa: E402
 from worker.parameters import PARAMETERS, Parameter  # noqa: E402
 
@@ -63,11 +64,11 @@ def settings_page() -> str:
         "## Retired names\n",
         "Each warns, does what is said here, and stops nothing.\n",
         _table(("Name", "Instead"), retired),
-        f"## vLLM's options\n\nAs of vLLM {options.version()}: each is the variable of the command "
-        "line option, `MAX_MODEL_LEN` for `--max-model-len`.\n"
+        f"## vLLM's options\n\nAs of vLLM {command_line.version()}: each is the variable of the "
+        "command line option, `MAX_MODEL_LEN` for `--max-model-len`.\n"
         "An empty default is one that vLLM chooses, for the model or the machine.\n",
     ]
-    every = options.options().values()
+    every = command_line.options().values()
     for group in dict.fromkeys(option.group for option in every if not option.server):
         rows = (
             (_names(o.names), o.accepts, _default(o.shown_default or None), o.meaning)

@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from worker import options
 from worker.configuration.variables import ALIASES, VARIABLES, Variable
-from worker.options import Option
+from worker.engine import command_line
+from worker.engine.command_line import Option
 
 ROOT = Path(__file__).parent.parent
 # vLLM's options that the form shows, the first ones openly. All others can be typed in by name.
@@ -53,7 +53,7 @@ TEST_S = 300  # the first test waits for a cold start
 
 def listing() -> str:
     """Return hub.json: the listing, the form with its variables, and presets."""
-    known = options.by_variable()
+    known = command_line.by_variable()
     own = {variable.name: variable for variable in VARIABLES}
     named = [name for name in (*OPEN, *FOLDED) if name not in own]
     shown: dict[str, Option | Variable] = {

@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from worker.errors import RequestError
@@ -17,36 +16,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("worker")
 
 
-def facts_of(config: Any, **others: Any) -> Deployment:
-    """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
-    model = config.model_config
-    given = dict(model.try_get_generation_config())
-    given |= model.override_generation_config
-    eos = given.get("eos_token_id", getattr(model.hf_text_config, "eos_token_id", None))
-    speculative = config.speculative_config
-    deployment = Deployment(
-        vocab_size=model.get_vocab_size(),
-        max_model_len=model.max_model_len,
-        eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
-        has_tokenizer=not model.skip_tokenizer_init,
-        engine_options={
-            "enforce_eager": model.enforce_eager,
-            "kv_cache_dtype": config.cache_config.cache_dtype,
-            "speculative_config": speculative
-            and {
-                name: getattr(speculative, name, None)
-                for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
-            },
-        },
-        defaults=model.get_diff_sampling_param(),
-        **others,
-    )
-    if model.generation_config == "vllm":
-        given = dict(model.override_generation_config)
-    return replace(deployment, inherited=_inherited(given, deployment))
-
-
-def _inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
+def inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
+    """Return what a request inherits of the model's generation_config.json beyond vLLM."""
     kept = {}
     for name in INHERITED:
         value = given.get(name)

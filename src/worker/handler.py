@@ -19,17 +19,20 @@ import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import psutil
 
-from worker import __version__, engine, model, native, openai, request
+from worker import __version__, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
 from worker.configuration.environ import process_environ
 from worker.configuration.settings import Settings, help_text
-from worker.deployment import Turns, facts_of
-from worker.engine import Engine
+from worker.deployment import Turns, inherited
+from worker.engine import probe, server
+from worker.engine.facts import facts_of, model_defaults
+from worker.engine.server import Engine
 from worker.errors import RequestError, SettingsError, StartError
 from worker.facts import Limits
 from worker.startup import Startup
@@ -54,8 +57,9 @@ class Worker:
         self._settings = settings
         self._engine = engine
         self._routes = openai.Routes(engine.app, settings.extra_routes)
-        self._deployment = facts_of(
-            engine.client.vllm_config,
+        config = engine.client.vllm_config
+        facts = facts_of(
+            config,
             default_max_tokens=settings.default_max_tokens,
             no_chain=engine.no_chain,
             limits=Limits(
@@ -65,6 +69,7 @@ class Worker:
                 settings.max_word_sequences,
             ),
         )
+        self._deployment = replace(facts, inherited=inherited(model_defaults(config), facts))
         self._turns = Turns(settings.max_chains, settings.max_dear_chains)
         self._sizes = BatchSizes(
             settings.min_batch_size,
@@ -338,7 +343,7 @@ def _settings(
 
 def _check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
     _, args = _settings(environ, baked)
-    engine.check(args)
+    probe.check(args)
     print("The configuration is sound.")
 
 
@@ -359,7 +364,7 @@ def _serve(environ: Mapping[str, str], baked: Mapping[str, str]) -> NoReturn:
             start.phase("fetching the model")
             args = model.fetch(args, environ, say=lambda line: print(line, flush=True))
             start.phase("loading the model")
-            ready = stack.enter_context(engine.running(args, settings.served_model_names[0]))
+            ready = stack.enter_context(server.running(args, settings.served_model_names[0]))
             worker = Worker(settings, ready)
             watch = ready.submit(worker.watch())
             start.phase("warming up")

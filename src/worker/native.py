@@ -11,7 +11,7 @@ from typing import Any
 from worker import reports, sampling
 from worker.batching import Outbox
 from worker.deployment import Turns
-from worker.engine import Engine
+from worker.engine.server import Engine
 from worker.errors import RequestError
 from worker.facts import Deployment
 from worker.reports import Report, refuse_failure

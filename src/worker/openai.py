@@ -18,7 +18,7 @@ import msgspec
 from worker import sampling
 from worker.batching import Outbox
 from worker.deployment import Turns
-from worker.engine import Engine
+from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
 from worker.reports import Report, refuse_failure

@@ -9,13 +9,10 @@ vLLM's own fields stay neutral.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-from pydantic import TypeAdapter, ValidationError
-
 from worker import parameters
+from worker.engine import sampling_params
 from worker.errors import (
     RequestError,
     deployment_parameter,
@@ -213,7 +210,7 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     if not own & {"max_tokens", "max_new_tokens"}:
         longest = fields["max_tokens"] or deployment.default_max_tokens
         fields["max_tokens"] = max(longest, fields.get("min_tokens", 0))
-    params = _params(fields)
+    params = sampling_params.build(fields)
     params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     has_length = bool(own & {"max_tokens", "max_new_tokens", "max_length"})
     return Plan(
@@ -290,7 +287,10 @@ def read_body(
         if (
             parameter.kind in ("routine", "output")
             or name in ("max_length", "bos_token_id")
-            or (name in _vllm_names() and name not in (*SHARED, *OF_THE_BODY, "max_tokens"))
+            or (
+                name in sampling_params.names()
+                and name not in (*SHARED, *OF_THE_BODY, "max_tokens")
+            )
         ):
             raise _not_here(f"{name} cannot be one of the generation_parameters of {path}.", name)
     if body.get("use_beam_search"):
@@ -677,7 +677,7 @@ def _fields(
 ) -> dict[str, Any]:
     """Return the fields of vLLM's SamplingParams."""
     fields: dict[str, Any] = {"max_tokens": None} | dict(deployment.defaults)
-    fields |= {name: value for name, value in asked.items() if name in _vllm_names()}
+    fields |= {name: value for name, value in asked.items() if name in sampling_params.names()}
     if not samples:  # and what has no effect then cannot be wrong either
         fields |= {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
     if "max_new_tokens" in asked:
@@ -701,72 +701,3 @@ def _fields(
                 raise no_tokenizer(name)
         fields["detokenize"] = False
     return fields
-
-
-@cache
-def _vllm_names() -> frozenset[str]:
-    from vllm.sampling_params import SamplingParams
-
-    fields = {one.name for one in msgspec.structs.fields(SamplingParams)}
-    return frozenset(name for name in BY_NAME if name in fields)
-
-
-def _params(fields: Mapping[str, Any]) -> "SamplingParams":
-    from vllm.exceptions import VLLMValidationError
-
-    _refuse_unknown_fields(fields)
-    for name, value in fields.items():
-        try:
-            msgspec.msgpack.encode(value)  # as it goes to the engine
-        except OverflowError:
-            raise invalid_parameter(
-                name, f"{name} holds a number that does not fit into 64 bits."
-            ) from None
-    try:
-        return _adapter().validate_python(fields)
-    except ValidationError as error:
-        name, reason = _first(error)
-        raise invalid_parameter(name, f"{name}={shown(fields.get(name))}: {reason}.") from None
-    except (VLLMValidationError, ValueError) as error:  # vLLM's own ranges, in its own words
-        raise _refusal(error) from None
-
-
-@cache
-def _adapter() -> "TypeAdapter[SamplingParams]":
-    from vllm.sampling_params import SamplingParams
-
-    return TypeAdapter(SamplingParams)
-
-
-def _refuse_unknown_fields(fields: Mapping[str, Any]) -> None:
-    from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
-
-    groups = {
-        "structured_outputs": StructuredOutputsParams,
-        "repetition_detection": RepetitionDetectionParams,
-    }
-    for name, group in groups.items():
-        known = [one for one in group.__dataclass_fields__ if not one.startswith("_")]
-        for key in fields[name] if isinstance(fields.get(name), dict) else ():
-            if key not in known:  # pydantic would drop it without a word
-                hint = nearest(key, known) or f" Known: {', '.join(known)}."
-                raise invalid_parameter(name, f"{name} has no field {shown(key)}.{hint}")
-
-
-def _refusal(error: Exception) -> RequestError:
-    # str() of vLLM's error repeats the parameter and its value behind the sentence, and a few
-    # sentences end in the whole Python object.
-    sentence = str(error.args[0] if error.args else error).split(": {")[0].rstrip(".") + "."
-    words = sentence.replace("structured outputs", "structured_outputs").split()
-    words += ["repetition_detection"] if "repetitive pattern" in sentence else []
-    param = next((name for word in words if (name := word.strip("`.")) in BY_NAME), None)
-    return invalid_parameter(param, sentence)
-
-
-def _first(error: ValidationError) -> tuple[str, str]:
-    # Pydantic tries "an object of these fields" and "an instance of the class", and reports both.
-    for detail in error.errors(include_url=False):
-        for step in detail["loc"]:
-            if step in BY_NAME:
-                return str(step), detail["msg"]
-    return "?", error.errors(include_url=False)[0]["msg"]

@@ -11,8 +11,8 @@ import pytest
 import models
 from local_endpoint import Record, Status
 from served import Served, serve, text
-from worker import engine
 from worker.configuration.settings import Settings
+from worker.engine import probe
 from worker.errors import StartError
 
 pytestmark = pytest.mark.timeout(300)
@@ -309,10 +309,10 @@ def test_a_scheme_that_quantises_nothing_is_refused(
     given = {"MODEL_NAME": str(models.path("tiny")), "DTYPE": "bfloat16"} | environ
     args = Settings.from_env(given, {}).args
     if sentence is None:
-        engine.check(args)
+        probe.check(args)
         return
     with pytest.raises(StartError) as caught:
-        engine.check(args)
+        probe.check(args)
 
     assert sentence in str(caught.value)
 

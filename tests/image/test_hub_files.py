@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from worker import options
 from worker.configuration.layers import known_variables
 from worker.configuration.retired import RETIRED
 from worker.configuration.settings import Settings
+from worker.engine import command_line
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import
-    options.options()
+    command_line.options()
 
 FOLDER = Path(__file__).parents[2] / ".runpod"
 

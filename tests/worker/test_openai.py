@@ -20,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from worker.batching import BatchSizes, Outbox
 from worker.deployment import Turns
-from worker.engine import Engine
+from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
 from worker.openai import Call, EventSplitter, Routes, _plain, weigh

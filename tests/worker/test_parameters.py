@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from worker import options, parameters
+from worker import parameters
 from worker.configuration.variables import VARIABLES
+from worker.engine import command_line
 from worker.facts import Deployment, Limits
 from worker.parameters import BY_NAME, PARAMETERS, Check, Parameter
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import
-    OPTIONS = options.options()
+    OPTIONS = command_line.options()
 
 HERE = Deployment(vocab_size=1000, max_model_len=256, eos=(2,))
 

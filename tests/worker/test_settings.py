@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from worker import options, spelling
+from worker import spelling
 from worker.configuration.environ import process_environ
 from worker.configuration.layers import known_variables
 from worker.configuration.retired import RETIRED
 from worker.configuration.settings import Settings, help_text
 from worker.configuration.variables import ALIASES, VARIABLES
+from worker.engine import command_line
 from worker.errors import SettingsError
 
 MODEL = {"MODEL_NAME": "org/model"}
@@ -21,7 +22,7 @@ TRUE = ["true", "True", "TRUE", "1", "yes", "on", " on "]
 FALSE = ["false", "False", "FALSE", "0", "no", "off"]
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import
-    OPTIONS = options.options()
+    OPTIONS = command_line.options()
 
 SWITCHES = [o for o in OPTIONS.values() if o.kind == "switch" and not o.server]
 ENVIRONMENT_OPTIONS = [
@@ -101,7 +102,7 @@ def test_every_option_of_vllm_has_its_variable(option) -> None:
     """Whatever vLLM's parser has, its variable sets it, and the report says so."""
     text = legal(option)
 
-    values = options.read(option, text)
+    values = command_line.read(option, text)
     environ = {option.name: text, **needs(option)}
     found = settings(**environ)
 
@@ -110,7 +111,7 @@ def test_every_option_of_vllm_has_its_variable(option) -> None:
     assert row(found, option.name)[1] == "environment"
 
 
-def legal(option: options.Option) -> str:
+def legal(option: command_line.Option) -> str:
     """Return a value that the option takes and that is not its default."""
     known = {
         "chat_template": "{{ messages }}",
@@ -162,16 +163,16 @@ OBJECTS = (
 )
 
 
-def accepts(option: options.Option, text: str) -> bool:
+def accepts(option: command_line.Option, text: str) -> bool:
     try:
-        return options.read(option, text) != option.default and not spelling.is_unset(
+        return command_line.read(option, text) != option.default and not spelling.is_unset(
             text, option.choices
         )
     except ValueError:
         return False
 
 
-def needs(option: options.Option) -> dict[str, str]:
+def needs(option: command_line.Option) -> dict[str, str]:
     """Return what vLLM asks for beside an option."""
     return {
         "enable_auto_tool_choice": {"TOOL_CALL_PARSER": "hermes"},
@@ -186,8 +187,8 @@ def needs(option: options.Option) -> dict[str, str]:
 @pytest.mark.parametrize("option", SWITCHES, ids=lambda o: o.name)
 def test_every_switch_understands_every_spelling(option) -> None:
     """True and false mean the same in every spelling, for every switch of vLLM."""
-    assert [options.read(option, text) for text in TRUE] == [True] * len(TRUE)
-    assert [options.read(option, text) for text in FALSE] == [False] * len(FALSE)
+    assert [command_line.read(option, text) for text in TRUE] == [True] * len(TRUE)
+    assert [command_line.read(option, text) for text in FALSE] == [False] * len(FALSE)
 
 
 @pytest.mark.parametrize("name", ["RAW_OPENAI_OUTPUT", "OPENAI_ERRORS_AS_OUTPUT"])
@@ -661,8 +662,8 @@ def test_a_retired_name_is_no_option(name) -> None:
     named = {word.strip(",;.") for word in RETIRED[name].advice.replace("=", " ").split()}
     upper = {word for word in named if "_" in word and word.isupper()}
 
-    assert name not in options.by_variable()
-    assert upper - set(options.by_variable()) == set()
+    assert name not in command_line.by_variable()
+    assert upper - set(command_line.by_variable()) == set()
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from worker import hub, options
+from worker import hub
 from worker.configuration.environ import (
     base_path,
     existing_parent,
@@ -18,6 +18,7 @@ from worker.configuration.environ import (
 from worker.configuration.layers import Findings, Given, known_variables
 from worker.configuration.retired import RETIRED
 from worker.configuration.variables import DEFAULTS, EXTRA_ARGS
+from worker.engine import command_line
 
 # Left vLLM's core for packages of their own: quantisation, and the package that brings it.
 PLUGINS = {"bitsandbytes": "vllm-bnb-plugin", "gguf": "vllm-gguf-plugin"}
@@ -52,7 +53,7 @@ def check(given: Mapping[str, Given], found: Findings) -> None:
     for dest in ("quantization", "reasoning_parser", "tool_call_parser"):
         if dest not in given or given[dest].value in (None, ""):
             continue
-        value, known = given[dest].value, options.registered(dest)
+        value, known = given[dest].value, command_line.registered(dest)
         plugin = given.get(dest.replace("_call", "") + "_plugin")
         if value.lower() not in known and value not in known and not plugin:
             because = given[dest].source
@@ -62,7 +63,7 @@ def check(given: Mapping[str, Given], found: Findings) -> None:
                 rule = f"needs the package {PLUGINS[value.lower()]}, which is not installed here"
             found.bad(given[dest].name, value, f"{because}{rule}")
     template = given.get("chat_template")
-    if template and template.value and (why := options.template_problem(template.value)):
+    if template and template.value and (why := command_line.template_problem(template.value)):
         found.bad(template.name, template.value, why)
     if "lora_modules" in given:
         _check_adapters(given, found)
@@ -73,7 +74,7 @@ def _check_adapters(given: Mapping[str, Given], found: Findings) -> None:
     if adapters.value and enabled and not enabled.value:
         found.problems.append(f"{adapters.name} needs ENABLE_LORA, which is off")
     rank = given.get("max_lora_rank") or Given(
-        "MAX_LORA_RANK", options.options()["max_lora_rank"].default, ""
+        "MAX_LORA_RANK", command_line.options()["max_lora_rank"].default, ""
     )
     names = [adapter.name for adapter in adapters.value or ()]
     found.problems.extend(
@@ -104,7 +105,7 @@ def check_batches(own: Mapping[str, Given], found: Findings) -> None:
 
 def suspect(environ: Mapping[str, str], found: Findings) -> None:
     """Warn of what is set and does nothing: vLLM's server, misspellings, tokens that are none."""
-    every = options.by_variable().items()
+    every = command_line.by_variable().items()
     if server := [name for name, option in every if option.server and environ.get(name)]:
         found.warnings.append(
             f"{', '.join(server)}: options of vLLM's HTTP server, which does not run here, "
@@ -126,8 +127,8 @@ def suspect(environ: Mapping[str, str], found: Findings) -> None:
         )
     known = {*known_variables(), *RETIRED}
     ours = [name for name in known if name.startswith("VLLM_")]
-    for name in sorted(environ.keys() - known - options.environment()):
-        others = _OTHERS.fullmatch(name) or name in options.by_variable()
+    for name in sorted(environ.keys() - known - command_line.environment()):
+        others = _OTHERS.fullmatch(name) or name in command_line.by_variable()
         candidates = ours if name.startswith("VLLM_") else () if others else known
         near = [word for word in sorted(candidates) if abs(len(word) - len(name)) <= 2]
         for match in get_close_matches(name, near, n=1, cutoff=0.88):

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker import options, spelling
+from worker import spelling
 from worker.configuration.retired import RETIRED
 from worker.configuration.variables import ALIASES, CONFIG_FILE, EXTRA_ARGS, VARIABLES
-from worker.options import Option
+from worker.engine import command_line
+from worker.engine.command_line import Option
 from worker.sentences import show
 
 ENVIRONMENT = "environment"
@@ -83,7 +84,7 @@ def vllm_options(environ: Mapping[str, str], source: str, found: Findings) -> di
             found.warnings.append(f"{name}={text!r} is taken as not set: 0 is no value for it.")
             continue
         try:
-            value = options.read(option, text)
+            value = command_line.read(option, text)
         except ValueError as error:
             found.bad(name, text, error)
         else:
@@ -105,7 +106,7 @@ def retired_and_vllm(environ: Mapping[str, str], found: Findings) -> dict[str, G
     """Read vLLM's options of the environment, and below them what retired names become."""
     values = vllm_options(environ, ENVIRONMENT, found)
     for name, old in _retired(environ, found).items():
-        option = options.by_variable()[name]
+        option = command_line.by_variable()[name]
         now, value = values.get(option.dest), old.value
         if name == "HF_OVERRIDES" and now and isinstance(now.value, dict):
             values[option.dest] = Given(name, {**value, **now.value}, f"{now.source}, {old.source}")
@@ -114,7 +115,7 @@ def retired_and_vllm(environ: Mapping[str, str], found: Findings) -> dict[str, G
             if name != "SPECULATIVE_CONFIG" or {"model", "method"} & value.keys():
                 values[option.dest] = old
         elif now is None:
-            values[option.dest] = Given(name, options.read(option, value), old.source)
+            values[option.dest] = Given(name, command_line.read(option, value), old.source)
     return values
 
 
@@ -154,7 +155,7 @@ def config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given]
     if spelling.is_unset(path):
         return {}
     try:
-        return _line(options.read_file(path), CONFIG_FILE, found)
+        return _line(command_line.read_file(path), CONFIG_FILE, found)
     except ValueError as error:
         found.problems.append(f"{CONFIG_FILE}={path!r}: {error}")
         return {}
@@ -165,7 +166,7 @@ def extra_args(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
     if spelling.is_unset(text):
         return {}
     try:
-        return _line(options.read_line(shlex.split(text)), EXTRA_ARGS, found)
+        return _line(command_line.read_line(shlex.split(text)), EXTRA_ARGS, found)
     except ValueError as error:
         found.problems.append(f"{EXTRA_ARGS}: {error}")
         return {}
@@ -176,7 +177,7 @@ def _line(values: dict[str, Any], source: str, found: Findings) -> dict[str, Giv
         found.warnings.append(
             f"{source} sets an API key, which is ignored: RunPod checks the caller's key."
         )
-    known = options.options()
+    known = command_line.options()
     return {dest: Given(known[dest].name, value, source) for dest, value in values.items()}
 
 
@@ -187,5 +188,5 @@ def known_variables() -> list[str]:
 
 
 def _variables() -> dict[str, Option]:
-    known = options.by_variable()
+    known = command_line.by_variable()
     return {**{alias: known[name] for alias, name in ALIASES.items()}, **known}

@@ -3,7 +3,7 @@
     environ ─┬─ the worker's own variables ───────────────────────────┐
              ├─ names that vLLM has dropped: warn, and say or do what ─┤
              │  replaces them                                          ├─ Settings
-             └─ every option of vLLM's command line (`options`) ───────┘
+             └─ every option of vLLM's command line (`command_line`) ──┘
 
 Of one option the first that sets it counts: VLLM_EXTRA_ARGS, the environment, VLLM_CONFIG_FILE,
 what the image was built with, vLLM's default.
@@ -15,7 +15,6 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from worker import options
 from worker.configuration.checks import check, check_batches, imply, suspect
 from worker.configuration.layers import (
     ENVIRONMENT,
@@ -30,6 +29,7 @@ from worker.configuration.layers import (
     worker_variables,
 )
 from worker.configuration.variables import ALIASES, VARIABLES
+from worker.engine import command_line
 from worker.errors import SettingsError
 from worker.sentences import show
 
@@ -101,10 +101,10 @@ class Settings:
 
         model = given["model"].value
         served = given["served_model_name"].value if "served_model_name" in given else [model]
-        args = options.namespace({dest: value.value for dest, value in given.items()})
+        args = command_line.namespace({dest: value.value for dest, value in given.items()})
         args.served_model_name = list(served)
         try:
-            options.validate(args)
+            command_line.validate(args)
         except ValueError as error:
             raise SettingsError(str(error)) from None
         return cls(
@@ -133,7 +133,7 @@ def _own_rows(own: Mapping[str, Given]) -> Iterable[Row]:
 
 
 def _vllm_rows(given: Mapping[str, Given]) -> Iterable[Row]:
-    for dest, option in sorted(options.options().items(), key=lambda pair: pair[0] != "model"):
+    for dest, option in sorted(command_line.options().items(), key=lambda pair: pair[0] != "model"):
         if dest in given and (dest == "model" or given[dest].value != option.default):
             value = given[dest]
             yield Row(value.name, show(value.name, value.value, option.default), value.source)
@@ -149,7 +149,7 @@ def help_text() -> str:
     lines += [f"  {alias:<34} is {name}" for alias, name in ALIASES.items()]
     lines += ["", "vLLM's options, each the variable of its command line option:"]
     group = ""
-    for option in options.options().values():
+    for option in command_line.options().values():
         if option.server:
             continue
         if option.group != group:

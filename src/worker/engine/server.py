@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 import psutil
 from anyio.from_thread import start_blocking_portal
 
+from worker.engine.probe import reason, why_not_live, with_chain
 from worker.errors import EngineDied, RequestError, StartError
 from worker.reports import Folder
 
 T = TypeVar("T")
-
 DEATH_POLL_S = 0.25
 
 
@@ -107,21 +107,21 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
-    args, no_chain = _with_chain(args)
+    args, no_chain = with_chain(args)
     reports = Folder()
     before = set(psutil.Process().children(recursive=True))
     building = build_async_engine_client(args)
     try:
         client = await building.__aenter__()
     except Exception as error:
-        raise StartError(_sentence(error)) from error
+        raise StartError(reason(error)) from error
     try:
         try:
             tasks = await client.get_supported_tasks()
             app = build_app(args, tasks, client.model_config)
             await init_app_state(client, app.state, args, tasks)
         except Exception as error:
-            raise StartError(_sentence(error)) from error
+            raise StartError(reason(error)) from error
         # vLLM's handler for engine errors asks its server to stop; there is none to stop.
         app.state.server = SimpleNamespace(should_exit=False)
         for path in app.state.openai_serving_models.base_model_paths:
@@ -134,125 +134,8 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
                 asyncio.get_running_loop(),
                 tuple(children),
                 reports,
-                no_chain or await _why_not_live(client, reports),
+                no_chain or await why_not_live(client, reports),
             )
     finally:
         reports.remove()
         await building.__aexit__(None, None, None)
-
-
-def _with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
-    """Register the chain, where vLLM can load it; else say why not.
-
-    vLLM refuses to start with a custom processor on a pooling model, and on the V1 runner with
-    speculation. Registered as a plugin instead of an argument it would be handed placeholders
-    where tokens belong (V1, asynchronous scheduling).
-    """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    engine_args = AsyncEngineArgs.from_cli_args(args)
-    try:
-        model_config = engine_args.create_model_config()
-        _refuse_idle_quantization(args.quantization, model_config)
-        if model_config.runner_type == "pooling":
-            return args, "it serves a pooling model."
-        if args.speculative_config and not engine_args.create_engine_config().use_v2_model_runner:
-            return args, "vLLM's V1 model runner takes no logits processor beside speculation."
-    except Exception as error:
-        raise StartError(_sentence(error)) from error
-    from worker.chain import PATH
-
-    changed = argparse.Namespace(**vars(args))
-    changed.logits_processors = [*(args.logits_processors or ()), PATH]
-    return changed, ""
-
-
-async def _why_not_live(client: Any, reports: Folder) -> str:
-    """Ask for a token, then forbid it: return why the chain does not run, or nothing.
-
-    A processor that was not loaded would be missing without a word.
-    """
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    from worker.chain import Chain, Order
-
-    config = client.vllm_config
-    Chain.is_v2 = config.use_v2_model_runner
-    Chain.has_tokenizer = not config.model_config.skip_tokenizer_init
-    on_cpu = config.device_config.device_type == "cpu"
-    Chain.has_prompt_logprobs = config.lora_config is None or not on_cpu
-    if Chain.has_tokenizer:
-        Chain.tokenizer = client.get_tokenizer()
-    eos = config.model_config.try_get_generation_config().get("eos_token_id")
-    Chain.model_stop_ids = 1 + len(eos if isinstance(eos, list) else [])
-
-    async def token(name: str, **others: Any) -> int:
-        params = SamplingParams(
-            temperature=0.0,
-            max_tokens=1,
-            ignore_eos=True,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-            **others,
-        )
-        async for output in client.generate({"prompt_token_ids": [1, 2, 3]}, params, name):
-            return int(output.outputs[0].token_ids[0])
-        raise StartError("The engine gave no answer to its first request.")
-
-    try:
-        free = await token("chain-check-1")
-        with reports.report() as report:
-            fields = {"suppress_tokens": [free], "do_sample": False}
-            order = Order(fields=fields, report=str(report.path), scores=1)
-            forbidden = await token("chain-check-2", extra_args=order.extra_args())
-            records = report.read()
-    except StartError:
-        raise
-    except Exception as error:
-        raise StartError(_sentence(error)) from error
-    if forbidden == free:
-        return "the engine did not load it."
-    if not any("scores" in record for record in records):
-        return "the engine's processes share no memory with it."
-    return ""
-
-
-def check(args: argparse.Namespace) -> None:
-    """Let vLLM judge the whole configuration without loading a weight.
-
-    Raises StartError with a sentence.
-    """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
-    try:
-        config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
-    except Exception as error:
-        raise StartError(_sentence(error)) from error
-    _refuse_idle_quantization(args.quantization, config.model_config)
-
-
-def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
-    """Refuse a scheme for experts alone on a model without any: vLLM only logs "0 layers"."""
-    from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
-
-    wanted = model_config.quantization_config
-    if scheme not in ONLINE_QUANT_SHORTHAND_NAMES or wanted is None or model_config.is_moe:
-        return
-    if wanted.linear is None and wanted.targets is None:
-        raise StartError(
-            f"QUANTIZATION={scheme} quantises nothing here: it is for the experts of a "
-            "mixture-of-experts model, and this model has none. fp8_per_channel quantises any "
-            "model while it is loaded."
-        )
-
-
-def _sentence(error: Exception) -> str:
-    """Pull the reason out of an exception: pydantic wraps vLLM's words in lines of its own."""
-    from pydantic import ValidationError
-
-    if isinstance(error, ValidationError):
-        return "; ".join(
-            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
-        ).strip()
-    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,1 @@
+"""The border: nothing else in the house imports vLLM, but `routines` and `processor`."""

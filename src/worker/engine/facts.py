@@ -1,0 +1,43 @@
+"""vLLM's configuration becomes the facts that requests are judged by."""
+
+from typing import Any
+
+from worker.facts import Deployment
+
+
+def facts_of(config: Any, **others: Any) -> Deployment:
+    """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
+    model = config.model_config
+    eos = _generation_config(model).get(
+        "eos_token_id", getattr(model.hf_text_config, "eos_token_id", None)
+    )
+    speculative = config.speculative_config
+    return Deployment(
+        vocab_size=model.get_vocab_size(),
+        max_model_len=model.max_model_len,
+        eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
+        has_tokenizer=not model.skip_tokenizer_init,
+        engine_options={
+            "enforce_eager": model.enforce_eager,
+            "kv_cache_dtype": config.cache_config.cache_dtype,
+            "speculative_config": speculative
+            and {
+                name: getattr(speculative, name, None)
+                for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
+            },
+        },
+        defaults=model.get_diff_sampling_param(),
+        **others,
+    )
+
+
+def model_defaults(config: Any) -> dict[str, Any]:
+    """Return the generation parameters of the model's own that the deployment lets count."""
+    model = config.model_config
+    if model.generation_config == "vllm":
+        return dict(model.override_generation_config)
+    return _generation_config(model)
+
+
+def _generation_config(model: Any) -> dict[str, Any]:
+    return {**model.try_get_generation_config(), **model.override_generation_config}
