@@ -22,14 +22,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from worker import sampling
 from worker.configuration.settings import Settings
 from worker.engine import server
 from worker.engine.facts import facts_of
 from worker.facts import Deployment
+from worker.generation import reading
+from worker.generation.plan import Plan
 from worker.handler import leave
 from worker.reports import Report, refuse_failure
-from worker.sampling import Plan
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
@@ -155,7 +155,7 @@ def main() -> None:
             line = f"{row.name:32}{plain_s / runs[row.name, 'chain']:9.0%}{own:>9}"
             print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
         for name, given in admitted(table).items():
-            read_s = seconds_each(functools.partial(sampling.read, given, deployment, stream=True))
+            read_s = seconds_each(functools.partial(reading.read, given, deployment, stream=True))
             print(f"sampling.read: {read_s * 1e6:.0f} µs for {name}")
     leave(0)
 
@@ -189,10 +189,10 @@ def in_turns(
 
 def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = False) -> Plan:
     """Read a job's parameters; with `chain` they run there even if vLLM has a field for them."""
-    plan = sampling.read({**LONG, **given}, deployment, stream=True)
+    plan = reading.read({**LONG, **given}, deployment, stream=True)
     if not chain or plan.order is not None:
         return plan
-    plan = sampling.read({**LONG, "suppress_tokens": [0], **given}, deployment, stream=True)
+    plan = reading.read({**LONG, "suppress_tokens": [0], **given}, deployment, stream=True)
     assert plan.order is not None
     fields = {name: v for name, v in plan.order.fields.items() if name != "suppress_tokens"}
     return replace(plan, order=replace(plan.order, fields=fields))

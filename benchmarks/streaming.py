@@ -24,9 +24,9 @@ from local_endpoint import LocalEndpoint, Record
 from worker import openai, request
 from worker.batching import Outbox
 from worker.configuration.settings import Settings
-from worker.deployment import Turns
 from worker.engine import server
 from worker.engine.facts import facts_of
+from worker.generation.turns import Turns
 from worker.handler import WHOLE, Worker, leave
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))

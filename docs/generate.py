@@ -23,7 +23,8 @@ from worker.configuration.retired import RETIRED  # noqa: E402
 from worker.configuration.variables import ALIASES, VARIABLES  # noqa: E402
 from worker.engine import command_line  # noqa: E402
 from worker.facts import Deployment  # noqa: E402
-from worker.parameters import PARAMETERS, Parameter  # noqa: E402
+from worker.generation.parameter import Parameter  # noqa: E402
+from worker.generation.table import PARAMETERS  # noqa: E402
 
 SETTINGS = """\
 # Settings

@@ -29,12 +29,13 @@ from worker import __version__, model, native, openai, request
 from worker.batching import BatchSizes, Outbox
 from worker.configuration.environ import process_environ
 from worker.configuration.settings import Settings, help_text
-from worker.deployment import Turns, inherited
 from worker.engine import probe, server
 from worker.engine.facts import facts_of, model_defaults
 from worker.engine.server import Engine
 from worker.errors import RequestError, SettingsError, StartError
 from worker.facts import Limits
+from worker.generation import inherited
+from worker.generation.turns import Turns
 from worker.startup import Startup
 
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.
@@ -69,7 +70,7 @@ class Worker:
                 settings.max_word_sequences,
             ),
         )
-        self._deployment = replace(facts, inherited=inherited(model_defaults(config), facts))
+        self._deployment = replace(facts, inherited=inherited.read(model_defaults(config), facts))
         self._turns = Turns(settings.max_chains, settings.max_dear_chains)
         self._sizes = BatchSizes(
             settings.min_batch_size,

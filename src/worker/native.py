@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from worker import reports, sampling
+from worker import reports
 from worker.batching import Outbox
-from worker.deployment import Turns
 from worker.engine.server import Engine
 from worker.errors import RequestError
 from worker.facts import Deployment
+from worker.generation import reading
+from worker.generation.plan import Plan
+from worker.generation.turns import Turns
 from worker.reports import Report, refuse_failure
 from worker.request import NativeRequest, Prompt
-from worker.sampling import Plan
 
 # JSON has no infinity; vLLM's own server writes this number for an impossible token.
 IMPOSSIBLE_LOGPROB = -9999.0
@@ -57,7 +58,7 @@ class Call:
         """
         try:
             lora = self._lora()
-            plan = sampling.read(
+            plan = reading.read(
                 self._request.sampling_params, self._deployment, stream=self._request.stream
             )
             inputs = await self._render(plan)

@@ -15,12 +15,12 @@ from urllib.parse import quote
 
 import msgspec
 
-from worker import sampling
 from worker.batching import Outbox
-from worker.deployment import Turns
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
+from worker.generation import reading
+from worker.generation.turns import Turns
 from worker.reports import Report, refuse_failure
 from worker.request import RouteRequest
 from worker.sentences import nearest, shown
@@ -163,7 +163,7 @@ class Call:
         method = self._method(route)
         given = self._request.body
         if isinstance(given, dict) and "generation_parameters" in given:
-            given, plan = sampling.read_body(given, path, self._deployment)
+            given, plan = reading.read_body(given, path, self._deployment)
             sequences = plan.params.n * _prompts(given.get("prompt"))
             async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
                 with self._engine.reports.report() as report:

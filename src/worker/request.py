@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from worker import parameters
 from worker.batching import BatchSizes
 from worker.errors import RequestError
+from worker.generation import table
 from worker.sentences import nearest, shown
 
 SHAPES = (
@@ -291,7 +291,7 @@ def _only(given: dict[str, Any], known: tuple[str, ...], body: str = "sampling_p
     for key in given:
         if key in known:
             continue
-        if body == "sampling_params" and key in parameters.BY_NAME:
+        if body == "sampling_params" and key in table.BY_NAME:
             raise RequestError(f'{key} belongs in "sampling_params".', param=key)
         raise RequestError(
             f"{_unknown(key, known).strip()} "

@@ -28,8 +28,8 @@ from vllm.sampling_params import RequestOutputKind
 from worker import reports
 from worker.chain import NOTHING_LEFT, Order, best, build, choose, possible, steered
 from worker.errors import RequestError
+from worker.generation.plan import Plan
 from worker.reports import Report, refuse_failure
-from worker.sampling import Plan
 
 # After so many attempts in a row without a token, guidance takes one step by its slow way.
 MOST_LOST = 2

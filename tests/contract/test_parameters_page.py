@@ -7,7 +7,8 @@ import pytest
 
 from local_endpoint import Status
 from served import Served
-from worker.parameters import PARAMETERS, Parameter
+from worker.generation.parameter import Parameter
+from worker.generation.table import PARAMETERS
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from worker.chain import Order
-from worker.deployment import Turns
 from worker.errors import RequestError
+from worker.generation.turns import Turns
 
 
 def most_at_once(turns: Turns, jobs: list[int], *, is_dear: bool = False) -> int:

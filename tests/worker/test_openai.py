@@ -19,10 +19,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.types import Message, Receive, Scope, Send
 
 from worker.batching import BatchSizes, Outbox
-from worker.deployment import Turns
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
+from worker.generation.turns import Turns
 from worker.openai import Call, EventSplitter, Routes, _plain, weigh
 from worker.reports import Folder
 from worker.request import RouteRequest

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 from transformers import GenerationConfig
 
-from worker import parameters
 from worker.configuration.variables import VARIABLES
 from worker.engine import command_line
 from worker.facts import Deployment, Limits
-from worker.parameters import BY_NAME, PARAMETERS, Check, Parameter
+from worker.generation import checks, parameter
+from worker.generation.checks import Check
+from worker.generation.parameter import Parameter
+from worker.generation.table import BY_NAME, PARAMETERS
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import
@@ -88,7 +90,7 @@ def test_names_are_said_once() -> None:
 @pytest.mark.parametrize("row", PARAMETERS, ids=lambda row: row.name)
 def test_every_row_can_be_read(row: Parameter) -> None:
     """A row's texts are sentences, and it says what its kind of row must say."""
-    assert row.kind in parameters.KINDS
+    assert row.kind in parameter.KINDS
     for text in (row.meaning, row.differs):
         assert text == "" or text.endswith(".")
         assert "\n" not in text
@@ -129,15 +131,15 @@ def test_every_variable_exists() -> None:
 
 
 ALLOWED = [
-    (parameters.whole(1), "a whole number of at least 1"),
-    (parameters.whole(0, 1_000_000), "a whole number from 0 to 1,000,000"),
-    (parameters.number(0, 1), "a number of at least 0 and at most 1"),
-    (parameters.number(0, 1, above=True, below=True), "a number above 0 and below 1"),
-    (parameters.number(0, above=True), "a number above 0"),
-    (parameters.number(-math.inf), "a finite number"),
-    (parameters.number(-100, 0.5), "a number of at least -100 and at most 0.5"),
-    (parameters.choice("a"), '"a"'),
-    (parameters.choice(True, False, "never"), 'true, false or "never"'),
+    (checks.whole(1), "a whole number of at least 1"),
+    (checks.whole(0, 1_000_000), "a whole number from 0 to 1,000,000"),
+    (checks.number(0, 1), "a number of at least 0 and at most 1"),
+    (checks.number(0, 1, above=True, below=True), "a number above 0 and below 1"),
+    (checks.number(0, above=True), "a number above 0"),
+    (checks.number(-math.inf), "a finite number"),
+    (checks.number(-100, 0.5), "a number of at least -100 and at most 0.5"),
+    (checks.choice("a"), '"a"'),
+    (checks.choice(True, False, "never"), 'true, false or "never"'),
 ]
 
 
@@ -150,23 +152,23 @@ def test_what_is_allowed_is_said_in_words(check: Check, allowed: str) -> None:
 @pytest.mark.parametrize(
     ("check", "value", "read"),
     [
-        (parameters.whole(1), 5, 5),
-        (parameters.whole(1), 5.0, 5),
-        (parameters.whole(1), "5", 5),
-        (parameters.whole(1, 5), "5.0", 5),
-        (parameters.whole(-1), -1, -1),
-        (parameters.number(0, 1), 0, 0.0),
-        (parameters.number(0, 1), "1e-3", 0.001),
-        (parameters.number(0), 1, 1.0),
-        (parameters.FLAG, "TRUE", True),
-        (parameters.FLAG, 0, False),
-        (parameters.TEXTS, "a", ["a"]),
-        (parameters.ID_OR_IDS, 5, [5]),
-        (parameters.ID_OR_IDS, [5, 6, 5], [5, 6]),
-        (parameters.DECAY, [3, 2], [3, 2.0]),
-        (parameters.VALUES, True, True),
-        (parameters.VALUES, "3", 3),
-        (parameters.SEQUENCE_BIAS, [[[5], -math.inf]], [[[5], -math.inf]]),
+        (checks.whole(1), 5, 5),
+        (checks.whole(1), 5.0, 5),
+        (checks.whole(1), "5", 5),
+        (checks.whole(1, 5), "5.0", 5),
+        (checks.whole(-1), -1, -1),
+        (checks.number(0, 1), 0, 0.0),
+        (checks.number(0, 1), "1e-3", 0.001),
+        (checks.number(0), 1, 1.0),
+        (checks.FLAG, "TRUE", True),
+        (checks.FLAG, 0, False),
+        (checks.TEXTS, "a", ["a"]),
+        (checks.ID_OR_IDS, 5, [5]),
+        (checks.ID_OR_IDS, [5, 6, 5], [5, 6]),
+        (checks.DECAY, [3, 2], [3, 2.0]),
+        (checks.VALUES, True, True),
+        (checks.VALUES, "3", 3),
+        (checks.SEQUENCE_BIAS, [[[5], -math.inf]], [[[5], -math.inf]]),
     ],
 )
 def test_readings(check: Check, value: Any, read: Any) -> None:
@@ -188,7 +190,7 @@ NUMBERS: list[Any] = [True, None, "", "x", "nan", "1_0", "١", math.nan, math.in
 
 
 @pytest.mark.parametrize("value", NUMBERS)
-@pytest.mark.parametrize("check", [parameters.whole(0), parameters.number(0)])
+@pytest.mark.parametrize("check", [checks.whole(0), checks.number(0)])
 def test_what_is_no_number(check: Check, value: Any) -> None:
     """Nothing but a number passes for one, and nothing else than ValueError is raised."""
     assert is_refused(check, value)
@@ -197,13 +199,13 @@ def test_what_is_no_number(check: Check, value: Any) -> None:
 @pytest.mark.parametrize(
     ("check", "value"),
     [
-        (parameters.number(0, 1, above=True), 0),
-        (parameters.number(0, 1, below=True), 1),
-        (parameters.number(0, 1), 1.0000001),
-        (parameters.whole(0, 5), 6),
-        (parameters.whole(0), -1),
-        (parameters.whole(0), 2**62 + 1),
-        (parameters.choice(True, "a"), 1),
+        (checks.number(0, 1, above=True), 0),
+        (checks.number(0, 1, below=True), 1),
+        (checks.number(0, 1), 1.0000001),
+        (checks.whole(0, 5), 6),
+        (checks.whole(0), -1),
+        (checks.whole(0), 2**62 + 1),
+        (checks.choice(True, "a"), 1),
     ],
 )
 def test_bounds(check: Check, value: Any) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-from worker import deployment, parameters, sampling
 from worker.errors import RequestError
 from worker.facts import Deployment, Limits
-from worker.sampling import Beams, Guidance, Plan
+from worker.generation import inherited, reading, table
+from worker.generation.plan import Beams, Guidance, Plan
 
 VOCAB = 1000
 HERE = Deployment(vocab_size=VOCAB, max_model_len=256, eos=(2,))
@@ -78,7 +78,7 @@ TOGETHER = VALUES | {"detokenize": True, "min_p": 0.0}
 
 
 def plan(given: dict[str, Any], *, stream: bool = False, **facts: Any) -> Plan:
-    return sampling.read(given, replace(HERE, **facts), stream=stream)
+    return reading.read(given, replace(HERE, **facts), stream=stream)
 
 
 def refusal(given: dict[str, Any], **facts: Any) -> RequestError:
@@ -127,7 +127,7 @@ def test_every_field_has_a_value_here() -> None:
     fields = {f.name for f in msgspec.structs.fields(SamplingParams) if f.name[0] != "_"}
 
     assert set(VALUES) == fields - INTERNAL
-    assert set(VALUES) <= set(parameters.names())
+    assert set(VALUES) <= set(table.names())
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -138,7 +138,7 @@ def test_every_field_arrives(name: str) -> None:
     assert VALUES[name] == plain(getattr(params, name))
 
 
-@pytest.mark.parametrize("name", parameters.BY_NAME)
+@pytest.mark.parametrize("name", table.BY_NAME)
 def test_null_is_left_out(name: str) -> None:
     """A parameter given as null is as if it were not given at all, whichever it is."""
     assert plan({}) == plan({name: None})
@@ -417,7 +417,7 @@ REFUSED = {
 
 def test_every_refused_name_is_listed_here() -> None:
     """No name is refused without a sentence that somebody has read."""
-    refused = {one.name for one in parameters.PARAMETERS if one.kind == "refused"}
+    refused = {one.name for one in table.PARAMETERS if one.kind == "refused"}
 
     assert set(REFUSED) == refused
 
@@ -425,7 +425,7 @@ def test_every_refused_name_is_listed_here() -> None:
 @pytest.mark.parametrize("name", REFUSED)
 def test_refused_names(name: str) -> None:
     """A parameter that makes no sense here is refused with the reason, or with what to do."""
-    error = refusal({name: 2 if parameters.BY_NAME[name].check is None else True})
+    error = refusal({name: 2 if table.BY_NAME[name].check is None else True})
 
     assert error.message.startswith(f"{name} is not supported. ")
     assert REFUSED[name] in error.message
@@ -463,7 +463,7 @@ def _takes(name: str, value: Any) -> bool:
     return any(type(one) is type(value) and one == value for one in TAKES.get(name, []))
 
 
-@pytest.mark.parametrize("name", [n for n in parameters.BY_NAME if n not in REFUSED])
+@pytest.mark.parametrize("name", [n for n in table.BY_NAME if n not in REFUSED])
 def test_wrong_kinds(name: str) -> None:
     """No parameter takes a value of another kind, an id outside the vocabulary, or no number."""
     beside = {"guidance_scale": 2} if name.startswith("negative_prompt") else {}
@@ -1309,7 +1309,7 @@ def test_a_bad_value_of_the_model_is_left_out(caplog: pytest.LogCaptureFixture) 
         "max_length": 20,
         "do_sample": True,
     }
-    kept = deployment._inherited(given, HERE)
+    kept = inherited.read(given, HERE)
 
     assert {"no_repeat_ngram_size": 3} == kept
     assert [
@@ -1383,7 +1383,7 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 def body(
     given: Any, path: str = COMPLETIONS, deployment: Deployment = HERE, **fields: Any
 ) -> tuple[dict[str, Any], Plan]:
-    return sampling.read_body(
+    return reading.read_body(
         {"prompt": "x", **fields, "generation_parameters": given}, path, deployment
     )
 
@@ -1453,7 +1453,7 @@ def test_a_body_is_not_changed() -> None:
     """The caller's body is read and never written to."""
     given = {"prompt": "x", "generation_parameters": {"stop_strings": "a", "typical_p": 0.9}}
     before = copy.deepcopy(given)
-    sampling.read_body(given, COMPLETIONS, HERE)
+    reading.read_body(given, COMPLETIONS, HERE)
 
     assert before == given
 
@@ -1571,10 +1571,10 @@ def test_other_routes_take_none(path: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", parameters.BY_NAME)
+@pytest.mark.parametrize("name", table.BY_NAME)
 def test_every_name_has_its_place_in_a_body(name: str) -> None:
     """Each name is known there, taken or refused: none is dropped without a word."""
-    example = parameters.BY_NAME[name].example
+    example = table.BY_NAME[name].example
     message = ""
     try:
         body({name: VALUES.get(name, 1) if example is None else example})

@@ -8,10 +8,9 @@ vLLM's own fields stay neutral.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import Any
 
-from worker import parameters
 from worker.engine import sampling_params
 from worker.errors import (
     RequestError,
@@ -21,23 +20,19 @@ from worker.errors import (
     unsupported_parameter,
 )
 from worker.facts import Deployment
-from worker.parameters import BY_NAME, NEUTRAL
+from worker.generation import inherited, table
+from worker.generation.conflicts import (
+    contradiction,
+    refuse_beside_ranking,
+    refuse_beside_routine,
+    refuse_contradictions,
+    warn_idle,
+)
+from worker.generation.ordering import CHAIN_WARPERS, chain_name, order_of
+from worker.generation.plan import Beams, Guidance, Plan
+from worker.generation.table import BY_NAME
 from worker.sentences import nearest, shown
 
-if TYPE_CHECKING:
-    from vllm.sampling_params import SamplingParams
-
-    from worker.chain import Order
-
-# Given in both dialects with two values, each of these pairs contradicts itself.
-SAME_THING = (
-    ("max_tokens", "max_new_tokens"),
-    ("max_tokens", "max_length"),
-    ("min_tokens", "min_new_tokens"),
-    ("min_tokens", "min_length"),
-    ("n", "num_return_sequences"),
-    ("stop", "stop_strings"),
-)
 WARPERS = (
     "temperature",
     "top_h",
@@ -48,112 +43,6 @@ WARPERS = (
     "epsilon_cutoff",
     "eta_cutoff",
 )
-CHAIN_WARPERS = ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
-# vLLM's fields that mean nothing to requests of one token each, which the routines send.
-NOT_IN_ROUTINES = (
-    "presence_penalty",
-    "frequency_penalty",
-    "min_tokens",
-    "logprobs",
-    "logprob_token_ids",
-    "prompt_logprobs",
-    "prompt_logprob_token_ids",
-    "structured_outputs",
-    "repetition_detection",
-    "thinking_token_budget",
-    "bad_words",
-)
-# Raises vLLM's lower bound, below which it changes a temperature without a word.
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
-
-
-@dataclass(frozen=True)
-class Beams:
-    """A beam search: `width` beams, of which the `returned` best come back."""
-
-    width: int
-    returned: int
-    length_penalty: float
-    early_stopping: bool | str
-    do_sample: bool
-
-
-@dataclass(frozen=True)
-class Guidance:
-    """Classifier-free guidance; `negative` is a text, token ids, or the prompt's last token."""
-
-    scale: float
-    negative: str | list[int] | None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What a native job asks of the engine, but for what depends on the prompt's length.
-
-    `params` is for one request; `order` is None where vLLM's own fields do it all. `scores` and
-    `logits` are the values of each token that the reply holds. `ranked` answers remain of best_of.
-    `eos` is what the job itself says. `is_least_inherited`: not the job but the
-    model asks for a least length, which then gives way to the job's.
-    """
-
-    params: "SamplingParams"
-    order: "Order | None"
-    has_length: bool
-    is_least_inherited: bool
-    max_length: int | None
-    beams: Beams | None
-    guidance: Guidance | None
-    heal: bool
-    max_time_s: float | None
-    scores: int
-    logits: int
-    ranked: int | None
-    token_ids: bool
-    eos: tuple[int, ...]
-    bos: int | None
-    deployment: Deployment
-    warnings: tuple[str, ...]
-
-    @property
-    def sequences(self) -> int:
-        """How many answers there are for each prompt."""
-        if self.beams:
-            return self.beams.returned
-        return self.ranked or int(self.params.n)
-
-    @property
-    def is_dear(self) -> bool:
-        """Whether a watermark is asked for whose every token costs thousands of operations."""
-        watermark = (self.order.fields if self.order else {}).get("watermarking_config") or {}
-        return "keys" in watermark or watermark.get("seeding_scheme") == "selfhash"
-
-    def max_tokens(self, prompt_tokens: int) -> int:
-        """Return how many tokens an answer to a prompt of this length may have.
-
-        Raises RequestError where max_length or min_length leaves no room.
-        """
-        wanted = self.params.max_tokens
-        assert wanted is not None
-        if self.max_length is not None:
-            if prompt_tokens >= self.max_length:
-                raise invalid_parameter(
-                    "max_length",
-                    f"max_length={self.max_length} counts the prompt, which has {prompt_tokens} "
-                    "tokens already. max_new_tokens counts the answer alone.",
-                )
-            wanted = self.max_length - prompt_tokens
-        fields = self.order.fields if self.order else {}
-        least = fields.get("min_new_tokens") or fields.get("min_length", 0) - prompt_tokens
-        if least > wanted:
-            if self.has_length and not self.is_least_inherited:
-                name = "min_new_tokens" if fields.get("min_new_tokens") else "min_length"
-                raise invalid_parameter(
-                    name,
-                    f"{name}={fields[name]} asks for more tokens than the {wanted} that the "
-                    "answer may have.",
-                )
-            wanted = wanted if self.has_length else least
-        return int(min(wanted, self.deployment.max_model_len - prompt_tokens))
 
 
 def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> Plan:
@@ -166,26 +55,26 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
 
     warnings: list[str] = []
     asked = _asked(given, deployment, warnings)
-    _refuse_contradictions(asked)
+    refuse_contradictions(asked)
     asked = _modern(asked)
     own = set(asked)  # what the job itself says, before the model's defaults
-    for name, value in _model_defaults(own, deployment, warnings).items():
+    for name, value in inherited.for_request(own, deployment, warnings).items():
         asked.setdefault(name, value)
     count = next((n for n in ("num_return_sequences", "n", "best_of") if n in given), "n")
     beams, guidance = _beams(asked, deployment, count), _guidance(asked)
     _limit(asked, deployment, beams, count)
     samples = _samples(asked, own, deployment, beams is not None, warnings)
-    _warn_idle(asked, own, beams, warnings)
+    warn_idle(asked, own, beams, warnings)
     scores, logits = (
         _count(asked.get(name), name, deployment.limits.max_scores)
         for name in ("output_scores", "output_logits")
     )
     if beams or guidance:
-        _refuse_beside_routine(asked, "num_beams" if beams else "guidance_scale", scores or logits)
+        refuse_beside_routine(asked, "num_beams" if beams else "guidance_scale", scores or logits)
     heal = asked.get("token_healing", False)
-    order = _order(asked, deployment, samples, bool(beams or guidance), scores, logits)
+    order = order_of(asked, deployment, samples, bool(beams or guidance), scores, logits)
     if (order or heal) and deployment.no_chain:
-        name = _chain_name(asked, order)
+        name = chain_name(asked, order)
         raise deployment_parameter(
             name,
             f"{name} needs the logits processor, which this worker runs without: "
@@ -196,7 +85,7 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     fields = _fields(asked, deployment, samples, order is not None)
     ranked = asked.get("best_of")
     if ranked:
-        _refuse_beside_ranking(asked)
+        refuse_beside_ranking(asked)
         # vLLM sums a sequence's log-probability only where some are asked for.
         fields |= {"n": ranked, "logprobs": fields.get("logprobs") or 0}
     if fields.get("n", 1) > 1 and not samples and not beams:
@@ -232,24 +121,6 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
         deployment=deployment,
         warnings=tuple(warnings),
     )
-
-
-def _model_defaults(
-    own: set[str], deployment: Deployment, warnings: list[str]
-) -> Mapping[str, Any]:
-    """Return what the model's own configuration adds to what the job says itself."""
-    inherited = dict(deployment.inherited)
-    if own & {"min_new_tokens", "min_tokens", "min_length"}:
-        inherited.pop("min_length", None)
-    if "min_tokens" in own:
-        inherited.pop("min_new_tokens", None)
-    if inherited and deployment.no_chain:
-        warnings.append(
-            f"{', '.join(inherited)} of the model's generation_config.json: no effect, since the "
-            "logits processor does not run here."
-        )
-        return {}
-    return inherited
 
 
 # What a body of these routes may say of the same things.
@@ -304,13 +175,13 @@ def read_body(
     for name, value in given.items():
         known = "structured_outputs" if name.startswith("guided_") else name
         if there.get(known, value) != value:
-            raise _contradiction(known, there[known], f"generation_parameters.{name}", value)
+            raise contradiction(known, there[known], f"generation_parameters.{name}", value)
     # A routine that the model's configuration names has no place on these routes.
-    inherited = {
+    steered = {
         name: value for name, value in deployment.inherited.items() if BY_NAME[name].kind == "chain"
     }
     plan = read(
-        said | given, replace(deployment, inherited=inherited), stream=bool(body.get("stream"))
+        said | given, replace(deployment, inherited=steered), stream=bool(body.get("stream"))
     )
     if body.get("vllm_xargs") is not None and plan.order is not None:
         raise _not_here("vllm_xargs cannot be combined with these generation_parameters.")
@@ -350,7 +221,7 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
         value = parameter.read(name, value, deployment)
         known = came_as.setdefault(parameter.name, name)
         if known != name and asked.get(parameter.name) != value:
-            raise _contradiction(known, given[known], name, given[name])
+            raise contradiction(known, given[known], name, given[name])
         if parameter.name == "use_cache" and value is False:
             warnings.append("use_cache=false has no effect: vLLM always caches.")
         if parameter.kind not in ("deployment", "refused"):
@@ -359,67 +230,8 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
 
 
 def _unknown(name: str, where: str) -> RequestError:
-    hint = nearest(name, parameters.names()) or " The page docs/parameters.md lists them all."
+    hint = nearest(name, table.names()) or " The page docs/parameters.md lists them all."
     return unsupported_parameter(name, f"{where} has no parameter {shown(name)}.{hint}")
-
-
-def _contradiction(one: str, value: Any, other: str, other_value: Any) -> RequestError:
-    return invalid_parameter(
-        other,
-        f"{one}={shown(value)} and {other}={shown(other_value)} contradict each other: give one "
-        "of them.",
-    )
-
-
-def _refuse_contradictions(asked: Mapping[str, Any]) -> None:
-    for one, other in SAME_THING:
-        # max_length and min_length count the prompt, so the same number is another length.
-        differ = asked.get(one) != asked.get(other) or other.endswith("_length")
-        if one in asked and other in asked and differ:
-            raise _contradiction(one, asked[one], other, asked[other])
-    n = asked.get("n", asked.get("num_return_sequences", 1))
-    opposites = [
-        ("ignore_eos", True, "eos_token_id"),
-        ("include_stop_str_in_output", False, "stop_strings"),
-        ("detokenize", False, "stop_strings"),
-        ("do_sample", True, "temperature") if asked.get("temperature") == 0 else None,
-        ("use_beam_search", True, "num_beams") if asked.get("num_beams") == 1 else None,
-        ("use_beam_search", False, "num_beams") if asked.get("num_beams", 1) > 1 else None,
-        ("num_beams", asked.get("num_beams"), "best_of")
-        if asked.get("num_beams", 1) > 1 and asked.get("best_of") not in (n, asked["num_beams"])
-        else None,
-        ("negative_prompt", asked.get("negative_prompt"), "negative_prompt_ids"),
-        ("structured_outputs", asked.get("structured_outputs"), guided)
-        if (guided := next((name for name in asked if name.startswith("guided_")), None))
-        else None,
-    ]
-    for entry in opposites:
-        if entry is None:
-            continue
-        one, value, other = entry
-        if one in asked and other in asked and asked[one] == value:
-            raise _contradiction(one, value, other, asked[other])
-    for low, high in (
-        ("min_new_tokens", "max_new_tokens"),
-        ("min_new_tokens", "max_tokens"),
-        ("min_new_tokens", "max_length"),
-        ("min_tokens", "max_new_tokens"),
-        ("min_tokens", "max_tokens"),
-        ("min_tokens", "max_length"),
-        ("min_length", "max_length"),
-    ):
-        loses = (high == "max_length" and "max_new_tokens" in asked) or (
-            low == "min_length" and "min_new_tokens" in asked
-        )
-        if not loses and asked.get(low, 0) > asked.get(high, parameters.MOST):
-            raise _contradiction(low, asked[low], high, asked[high])
-    if "exponential_decay_length_penalty" in asked and asked.get("ignore_eos"):
-        raise _contradiction(
-            "ignore_eos",
-            True,
-            "exponential_decay_length_penalty",
-            asked["exponential_decay_length_penalty"],
-        )
 
 
 def _modern(asked: dict[str, Any]) -> dict[str, Any]:
@@ -541,19 +353,6 @@ def _samples(
     return bool(do_sample)
 
 
-def _warn_idle(
-    asked: Mapping[str, Any], own: set[str], beams: Beams | None, warnings: list[str]
-) -> None:
-    if not beams:
-        idle = [name for name in ("length_penalty", "early_stopping") if name in own]
-        if idle:
-            warnings.append(f"{', '.join(idle)}: no effect without num_beams.")
-    if "max_length" in own and own & {"max_new_tokens"}:
-        warnings.append("max_length: max_new_tokens wins over it.")
-    if "min_length" in own and asked.get("min_new_tokens") is not None and "min_new_tokens" in own:
-        warnings.append("min_length: min_new_tokens wins over it.")
-
-
 def _count(value: Any, name: str, most: int) -> int:
     if value is None or value is False:
         return 0
@@ -566,110 +365,6 @@ def _count(value: Any, name: str, most: int) -> int:
             "returns (MAX_SCORES).",
         )
     return int(value)
-
-
-def _refuse_beside_routine(asked: Mapping[str, Any], routine: str, values: int) -> None:
-    names = [
-        name
-        for name in (*NOT_IN_ROUTINES, "best_of")
-        if asked.get(name) or (name.endswith("logprobs") and asked.get(name) == 0)
-    ]
-    if values and routine == "num_beams":
-        names += [name for name in ("output_scores", "output_logits") if asked.get(name)]
-    if names:
-        raise unsupported_parameter(names[0], f"{names[0]} cannot be combined with {routine}.")
-
-
-def _refuse_beside_ranking(asked: Mapping[str, Any]) -> None:
-    for name in ("max_time", "output_scores", "output_logits"):
-        if asked.get(name):
-            raise unsupported_parameter(name, f"{name} cannot be combined with best_of.")
-
-
-def _order(
-    asked: Mapping[str, Any],
-    deployment: Deployment,
-    samples: bool,
-    is_routine: bool,
-    scores: int,
-    logits: int,
-) -> "Order | None":
-    """Return what the chain has to do, or None where vLLM's own fields are enough."""
-    fields = {
-        parameter.name: asked[parameter.name]
-        for parameter in parameters.PARAMETERS
-        if parameter.kind == "chain"
-        and parameter.name in asked
-        and (samples or parameter.name not in CHAIN_WARPERS)
-        and asked[parameter.name] != NEUTRAL.get(parameter.name)
-    }
-    if not (
-        fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, deployment))
-    ):
-        return None
-    from worker.chain import Order
-
-    defaults = deployment.defaults
-    penalty = asked.get("repetition_penalty", defaults.get("repetition_penalty", 1.0))
-    if penalty != 1:
-        fields["repetition_penalty"] = float(penalty)
-    fields["do_sample"] = samples
-    if samples:
-        fields["top_k"] = 0
-        fields["temperature"] = float(asked["temperature"])
-        for name in ("top_k", "top_p", "min_p"):
-            value = asked.get(name, defaults.get(name))
-            if value is not None:
-                fields[name] = value
-        fields["top_k"] = max(fields["top_k"], 0)
-        if not fields.get("min_p"):
-            fields.pop("min_p", None)
-    eos = asked.get("eos_token_id", deployment.eos)
-    if asked.get("ignore_eos"):
-        eos = ()
-    if not eos and fields.pop("exponential_decay_length_penalty", None) and not deployment.eos:
-        raise invalid_parameter(
-            "exponential_decay_length_penalty",
-            "exponential_decay_length_penalty makes the end likelier, and this model has no end: "
-            "give eos_token_id.",
-        )
-    return Order(
-        fields=fields,
-        eos=tuple(eos),
-        scores=scores,
-        logits=logits,
-    )
-
-
-def _beyond_vllm(asked: Mapping[str, Any], deployment: Deployment) -> bool:
-    """Say whether vLLM would refuse or change what transformers understands."""
-    temperature = asked["temperature"]
-    top_p, min_p = (asked.get(name, deployment.defaults.get(name)) for name in ("top_p", "min_p"))
-    in_another_order = top_p is not None and top_p < 1 and min_p
-    return bool(
-        temperature > MOST_TEMPERATURE
-        or temperature < LEAST_TEMPERATURE
-        or top_p == 0
-        # Where the model itself says both, it means what vLLM makes of them.
-        or (in_another_order and ("top_p" in asked or "min_p" in asked))
-    )
-
-
-def _chain_name(asked: Mapping[str, Any], order: "Order | None") -> str:
-    """Return the parameter because of which a request needs the chain."""
-    fields = order.fields if order else {}
-    for name, value in asked.items():
-        if name in ("num_beams", "guidance_scale"):
-            needs = value != 1
-        elif name in ("token_healing", "output_scores", "output_logits"):
-            needs = bool(value)
-        else:
-            needs = BY_NAME[name].kind == "chain" and name in fields
-        if needs:
-            return name
-    if asked.get("top_p") == 0 or LEAST_TEMPERATURE <= asked["temperature"] <= MOST_TEMPERATURE:
-        return "min_p" if asked.get("min_p") and asked.get("top_p") != 0 else "top_p"
-    return "temperature"
 
 
 def _fields(

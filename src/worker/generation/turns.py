@@ -2,32 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from worker.errors import RequestError
-from worker.facts import Deployment
-from worker.parameters import BY_NAME, INHERITED, NEUTRAL
 
 if TYPE_CHECKING:
     from worker.chain import Order
 
 log = logging.getLogger("worker")
-
-
-def inherited(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
-    """Return what a request inherits of the model's generation_config.json beyond vLLM."""
-    kept = {}
-    for name in INHERITED:
-        value = given.get(name)
-        if value is None or value == NEUTRAL.get(name):
-            continue
-        try:
-            kept[name] = BY_NAME[name].read(name, value, deployment)
-        except RequestError as error:
-            log.warning("generation_config.json is not followed: %s", error.message)
-    return kept
 
 
 class Turns:

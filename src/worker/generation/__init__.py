@@ -1,0 +1,1 @@
+"""What a job may ask for, and the plan that comes of it."""

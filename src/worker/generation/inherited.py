@@ -1,0 +1,41 @@
+"""What a request inherits of the model's generation_config.json."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from worker.errors import RequestError
+from worker.facts import Deployment
+from worker.generation.table import BY_NAME, INHERITED, NEUTRAL
+
+log = logging.getLogger("worker")
+
+
+def for_request(own: set[str], deployment: Deployment, warnings: list[str]) -> Mapping[str, Any]:
+    """Return what the model's own configuration adds to what the job says itself."""
+    inherited = dict(deployment.inherited)
+    if own & {"min_new_tokens", "min_tokens", "min_length"}:
+        inherited.pop("min_length", None)
+    if "min_tokens" in own:
+        inherited.pop("min_new_tokens", None)
+    if inherited and deployment.no_chain:
+        warnings.append(
+            f"{', '.join(inherited)} of the model's generation_config.json: no effect, since the "
+            "logits processor does not run here."
+        )
+        return {}
+    return inherited
+
+
+def read(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
+    """Return what a request inherits of the model's generation_config.json beyond vLLM."""
+    kept = {}
+    for name in INHERITED:
+        value = given.get(name)
+        if value is None or value == NEUTRAL.get(name):
+            continue
+        try:
+            kept[name] = BY_NAME[name].read(name, value, deployment)
+        except RequestError as error:
+            log.warning("generation_config.json is not followed: %s", error.message)
+    return kept

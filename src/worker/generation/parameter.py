@@ -1,0 +1,82 @@
+"""One row of the table of parameters, and how it judges a value."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from worker.errors import RequestError
+from worker.generation.checks import Check
+from worker.sentences import shown
+
+if TYPE_CHECKING:
+    from worker.facts import Deployment
+
+Kind = Literal["native", "chain", "routine", "output", "deployment", "refused"]
+KINDS: Mapping[Kind, str] = {
+    "native": "a field of vLLM's own",
+    "chain": "transformers' own processor, run inside the engine",
+    "routine": "several engine requests for one answer",
+    "output": "what the reply holds",
+    "deployment": "fixed when the worker starts",
+    "refused": "refused with a sentence",
+}
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One row. `check` is None where no value is accepted, or `fits` alone judges it.
+
+    `becomes` says what it turns into here, `differs` what a user of the reference will notice. For
+    a deployment parameter `option` names the variable that sets it, and `fits` says whether the
+    value is what this worker does anyway. For a refused one `differs` is the sentence's end.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    check: Check | None = None
+    becomes: str = ""
+    differs: str = ""
+    example: Any = None
+    aliases: tuple[str, ...] = ()
+    reference: Literal["Hugging Face", "vLLM", "both"] = "Hugging Face"
+    option: str = ""
+    fits: Callable[[Any, "Deployment"], bool] = field(default=lambda _value, _facts: False)
+
+    def read(self, name: str, value: Any, deployment: "Deployment") -> Any:
+        """Return a job's value as the engine wants it; `name` is what the job calls the parameter.
+
+        Raises RequestError.
+        """
+        if self.check is not None:
+            try:
+                value = self.check.read(value, deployment)
+            except ValueError as error:
+                reason = str(error) or f"be {self.check.allowed}"
+                raise RequestError(
+                    f"{name}={shown(value)}: it must {reason}.",
+                    param=name,
+                    type="invalid_parameter",
+                ) from None
+        if self.kind == "refused" and not self.fits(value, deployment):
+            raise RequestError(
+                f"{name} is not supported. {self.differs}",
+                param=name,
+                type="unsupported_parameter",
+            )
+        if self.kind == "deployment" and not self.fits(value, deployment):
+            raise RequestError(
+                f"{name}={shown(value)}: this is fixed when the worker starts"
+                f"{_current(self.option, deployment)}. The variable {self.option} sets it.",
+                param=name,
+                type="deployment_parameter",
+            )
+        return value
+
+
+def _current(option: str, deployment: "Deployment") -> str:
+    name = option.lower()
+    options = {"max_model_len": deployment.max_model_len, **deployment.engine_options}
+    if name not in options:
+        return ""
+    return f", and here it is different ({name}={shown(options[name])})"
