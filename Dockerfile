@@ -19,7 +19,8 @@ RUN python3 builder/install.py builder/requirements.txt ${PLUGINS}
 # --- the model, where one is named: fetched with the hub's client alone ----------------------
 FROM ${BASE_IMAGE} AS download
 WORKDIR /opt/worker-vllm
-COPY src/worker/__init__.py src/worker/errors.py src/worker/hub.py src/worker/
+COPY src/worker/__init__.py src/worker/errors.py src/worker/
+COPY src/worker/model/ src/worker/model/
 COPY builder/bake.py builder/
 ENV PYTHONPATH=/opt/worker-vllm/src PYTHONUNBUFFERED=1
 ARG MODEL_NAME MODEL_REVISION TOKENIZER_NAME TOKENIZER_REVISION

@@ -13,7 +13,7 @@ The build's arguments are environment variables; one that is empty is not set:
 
 The Hugging Face token comes as a secret of the build, in a file, and goes nowhere else. Beside the
 files, which lie in a hub cache, /etc/worker-vllm/baked.json is written: what the worker reads as
-the lowest layer of its settings. Needs huggingface_hub and worker.hub; no vLLM and no torch.
+the lowest layer of its settings. Needs huggingface_hub and worker.model; no vLLM and no torch.
 """
 
 import argparse
@@ -25,8 +25,8 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-from worker import hub
 from worker.errors import SettingsError, StartError
+from worker.model import download, files
 
 # Not /runpod-volume: at run time the network volume is mounted over whatever an image has there.
 BASE_PATH = "/models"
@@ -72,9 +72,9 @@ def arguments(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _repository(text: str) -> str | None:
-    if hub.GGUF.fullmatch(text):
+    if files.GGUF.fullmatch(text):
         return None
-    if hub.REPOSITORY.fullmatch(text) and not re.search(r"\.\.|--|^[-.]|[-.]$|\.git$", text):
+    if files.REPOSITORY.fullmatch(text) and not re.search(r"\.\.|--|^[-.]|[-.]$|\.git$", text):
         return None
     return "is no repository of the hub, which has the form org/name"
 
@@ -101,7 +101,7 @@ def _base_path(text: str) -> str | None:
 
 def _lora_modules(text: str) -> str | None:
     try:
-        names = hub.adapters({"LORA_MODULES": text})
+        names = files.adapters({"LORA_MODULES": text})
     except (ValueError, KeyError, TypeError):
         return 'is no JSON such as [{"name": "a", "path": "org/adapter"}]'
     bad = next((name for name in names if not isinstance(name, str) or _repository(name)), None)
@@ -124,14 +124,16 @@ def bake(given: Mapping[str, str], root: Path, token: str | None) -> None:
     if given:
         cache = root / given["BASE_PATH"].lstrip("/") / "huggingface-cache" / "hub"
         cache.mkdir(parents=True, exist_ok=True)
-        wanted: list[tuple[str, str | None, hub.Kind]] = [
+        wanted: list[tuple[str, str | None, files.Kind]] = [
             (given["MODEL_NAME"], given.get("MODEL_REVISION"), "model"),
-            *((path, None, "adapter") for path in hub.adapters(given)),
+            *((path, None, "adapter") for path in files.adapters(given)),
         ]
         if "TOKENIZER_NAME" in given:
             wanted.append((given["TOKENIZER_NAME"], given.get("TOKENIZER_REVISION"), "tokenizer"))
         for name, revision, kind in wanted:
-            hub.download(name, revision, cache=cache, kind=kind, token=token or False, say=_say)
+            download.download(
+                name, revision, cache=cache, kind=kind, token=token or False, say=_say
+            )
         # By these lists of whole repositories the hub's client would later call ours incomplete.
         for leftover in (*cache.glob("*/trees"), cache / ".locks"):
             shutil.rmtree(leftover, ignore_errors=True)

@@ -42,20 +42,21 @@ def verify(baked: dict[str, str]) -> None:
     from vllm.tokenizers import get_tokenizer
     from vllm.transformers_utils.config import get_config, try_get_generation_config
 
-    from worker import hub, model, spelling
+    from worker import spelling
     from worker.configuration.settings import Settings
     from worker.engine import probe
     from worker.errors import StartError
+    from worker.model import files, locate
 
-    caches = model.caches(os.environ, baked)
+    caches = locate.caches(os.environ, baked)
 
     def found(what: str, name: str, revision: str | None = None, kind: Any = "model") -> str:
-        path = model.resolve(name, revision, caches, kind)
+        path = locate.resolve(name, revision, caches, kind)
         if not Path(path).exists():
             raise StartError(f"the {what} {name} is not in the image, or only a part of it is")
         return path
 
-    for adapter in hub.adapters(baked):
+    for adapter in files.adapters(baked):
         found("adapter", adapter, kind="adapter")
     path = tokenizer_path = found("model", baked["MODEL_NAME"], baked.get("MODEL_REVISION"))
     if name := baked.get("TOKENIZER_NAME"):
@@ -74,7 +75,7 @@ def verify(baked: dict[str, str]) -> None:
         raise StartError("the tokenizer makes no tokens of a word")
     print(f"tokenizer: {type(tokenizer).__name__}", flush=True)
     if current_platform.device_type:
-        probe.check(model.locate(Settings.from_env(os.environ, baked).args, caches))
+        probe.check(locate.locate(Settings.from_env(os.environ, baked).args, caches))
         print("settings: sound", flush=True)
 
 

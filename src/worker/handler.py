@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import psutil
 
-from worker import __version__, model, native, openai, request
+from worker import __version__, native, openai, request
 from worker.batching import BatchSizes, Outbox
 from worker.configuration.environ import process_environ
 from worker.configuration.settings import Settings, help_text
@@ -36,6 +36,7 @@ from worker.errors import RequestError, SettingsError, StartError
 from worker.facts import Limits
 from worker.generation import inherited
 from worker.generation.turns import Turns
+from worker.model import locate
 from worker.startup import Startup
 
 # What the build wrote beside a model it baked in: variable names and values, the lowest layer.
@@ -339,7 +340,7 @@ def _settings(
     """Return the settings and vLLM's arguments with what is on disk found there."""
     settings = Settings.from_env(environ, baked)
     print(settings.report(), flush=True)
-    return settings, model.locate(settings.args, model.caches(os.environ, baked))
+    return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
 
 
 def _check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
@@ -363,7 +364,7 @@ def _serve(environ: Mapping[str, str], baked: Mapping[str, str]) -> NoReturn:
     with contextlib.ExitStack() as stack:
         with start.watched(settings.startup_timeout_s, lambda: leave(1)):
             start.phase("fetching the model")
-            args = model.fetch(args, environ, say=lambda line: print(line, flush=True))
+            args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
             start.phase("loading the model")
             ready = stack.enter_context(server.running(args, settings.served_model_names[0]))
             worker = Worker(settings, ready)

@@ -13,7 +13,7 @@ import pytest
 
 import hub_stand_in
 from hub_stand_in import Hub
-from worker import hub
+from worker.model import files
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -55,7 +55,7 @@ def test_one_format_of_weights_and_all_beside_it(weights, wanted) -> None:
     """The best format that has weights is taken, whole, and everything that is no weight."""
     if wanted is None:
         wanted = [name for name in weights if name != "pytorch_model.bin"]
-    chosen = hub.choose([*BESIDE, *USELESS, *weights])
+    chosen = files.choose([*BESIDE, *USELESS, *weights])
 
     assert sorted([*BESIDE, *wanted]) == sorted(chosen)
 
@@ -73,15 +73,15 @@ def test_the_load_format_decides(load_format, wanted) -> None:
     """LOAD_FORMAT names the weights that vLLM will look for, and those are fetched."""
     every = ["model.safetensors", "consolidated.safetensors", "pytorch_model.bin", "model.pt"]
 
-    assert wanted == hub.choose(every, hub.FORMATS[load_format])
+    assert wanted == files.choose(every, files.FORMATS[load_format])
 
 
 def test_a_gguf_file_is_named_by_its_quantisation() -> None:
     """`org/name:Q4_K_M` fetches that file alone, in any case of its letters."""
     files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m.q4_k_m.gguf", "m-Q4_K_S.gguf"]
 
-    assert ["m-Q4_K_M.gguf"] == hub.choose(files, hub.formats("org/m:Q4_K_M") or ())
-    assert ["m.q4_k_m.gguf"] == hub.choose(files[2:], hub.formats("org/m:Q4_K_M") or ())
+    assert ["m-Q4_K_M.gguf"] == files.choose(files, files.formats("org/m:Q4_K_M") or ())
+    assert ["m.q4_k_m.gguf"] == files.choose(files[2:], files.formats("org/m:Q4_K_M") or ())
 
 
 @pytest.fixture(scope="module")
@@ -92,11 +92,11 @@ def stand_in() -> Iterator[Hub]:
 
 DOWNLOAD = """
 import sys
-from worker import hub
+from worker.model import download
 from worker.errors import StartError
-hub.PROGRESS_S = 0.2
+download.PROGRESS_S = 0.2
 try:
-    print(hub.download(sys.argv[1], cache=sys.argv[2]))
+    print(download.download(sys.argv[1], cache=sys.argv[2]))
 except StartError as error:
     sys.exit(f"error: {error}")
 """

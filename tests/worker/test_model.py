@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from worker.errors import SettingsError
-from worker.hub import Kind
-from worker.model import RUNPOD_CACHE, caches, fetch, locate, resolve
+from worker.model.files import Kind
+from worker.model.locate import RUNPOD_CACHE, caches, fetch, locate, resolve
 
 NAME = "Org/Tiny-Model"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from worker import hub
 from worker.configuration.environ import (
     base_path,
     existing_parent,
@@ -19,6 +18,7 @@ from worker.configuration.layers import Findings, Given, known_variables
 from worker.configuration.retired import RETIRED
 from worker.configuration.variables import DEFAULTS, EXTRA_ARGS
 from worker.engine import command_line
+from worker.model import files
 
 # Left vLLM's core for packages of their own: quantisation, and the package that brings it.
 PLUGINS = {"bitsandbytes": "vllm-bnb-plugin", "gguf": "vllm-gguf-plugin"}
@@ -32,7 +32,7 @@ _OTHERS = re.compile(
 def imply(given: dict[str, Given], found: Findings) -> None:
     """Add what other settings make necessary."""
     name = given.get("model")
-    if name and (name.value.endswith(".gguf") or hub.GGUF.fullmatch(name.value)):
+    if name and (name.value.endswith(".gguf") or files.GGUF.fullmatch(name.value)):
         given.setdefault("quantization", Given("QUANTIZATION", "gguf", f"implied by {name.name}"))
     load = given.get("load_format")
     if load and load.value == "bitsandbytes" and "quantization" not in given:

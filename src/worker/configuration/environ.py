@@ -8,7 +8,7 @@ from pathlib import Path
 
 from worker import spelling
 from worker.configuration.variables import CONFIG_FILE, EXTRA_ARGS, NETWORK_VOLUME
-from worker.model import HOME
+from worker.model.locate import HOME
 
 # Below BASE_PATH. Each is keyed by what it was compiled from and for, so workers may share it.
 COMPILE_CACHES = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from worker import hub
 from worker.errors import SettingsError
+from worker.model import download, files
 
 HOME = "huggingface-cache"  # below BASE_PATH, as RunPod has it on the network volume
 RUNPOD_CACHE = Path("/runpod-volume") / HOME / "hub"
@@ -40,20 +40,24 @@ def locate(args: argparse.Namespace, caches: Iterable[Path]) -> argparse.Namespa
     return _each(args, lambda name, revision, kind: resolve(name, revision, caches, kind))
 
 
-def fetch(args: argparse.Namespace, environ: Mapping[str, str], say: hub.Say) -> argparse.Namespace:
+def fetch(
+    args: argparse.Namespace, environ: Mapping[str, str], say: download.Say
+) -> argparse.Namespace:
     """Return vLLM's arguments with a folder for every name, downloading what is still a name.
 
     What this worker cannot read the files of is left to vLLM: other stores than the hub, and the
     load formats that have their own. Raises StartError with one sentence.
     """
-    read = hub.formats(args.model, args.load_format)
+    read = files.formats(args.model, args.load_format)
     if environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true") or not read:
         return args
 
-    def one(name: str, revision: str | None, kind: hub.Kind) -> str:
-        if Path(name).exists() or not (hub.REPOSITORY.fullmatch(name) or hub.GGUF.fullmatch(name)):
+    def one(name: str, revision: str | None, kind: files.Kind) -> str:
+        if Path(name).exists() or not (
+            files.REPOSITORY.fullmatch(name) or files.GGUF.fullmatch(name)
+        ):
             return name
-        snapshot = hub.download(
+        snapshot = download.download(
             name,
             revision,
             cache=args.download_dir,
@@ -69,7 +73,7 @@ def fetch(args: argparse.Namespace, environ: Mapping[str, str], say: hub.Say) ->
 
 
 def _each(
-    args: argparse.Namespace, find: Callable[[str, str | None, hub.Kind], str]
+    args: argparse.Namespace, find: Callable[[str, str | None, files.Kind], str]
 ) -> argparse.Namespace:
     args = argparse.Namespace(**vars(args))
     args.model = find(args.model, args.revision, "model")
@@ -83,7 +87,7 @@ def _each(
 
 
 def resolve(
-    name: str, revision: str | None, caches: Iterable[Path], kind: hub.Kind = "model"
+    name: str, revision: str | None, caches: Iterable[Path], kind: files.Kind = "model"
 ) -> str:
     """Return the folder that holds a model, or its name where only the hub has it.
 
@@ -98,7 +102,7 @@ def resolve(
             return str(Path(name).expanduser())
         what = {"model": "MODEL_NAME", "tokenizer": "TOKENIZER_NAME", "adapter": "LORA_MODULES"}
         raise SettingsError(f"{what[kind]}={name!r} is a path, and there is nothing")
-    gguf = hub.GGUF.fullmatch(name)
+    gguf = files.GGUF.fullmatch(name)
     repo = gguf["repository"] if gguf else name
     folder = f"models--{repo.replace('/', '--')}".lower()
     for cache in caches:
@@ -120,9 +124,9 @@ def _snapshot(repository: Path, revision: str) -> Path:
 
 
 def _gguf(name: str, snapshot: Path) -> Path | None:
-    if not hub.GGUF.fullmatch(name):
+    if not files.GGUF.fullmatch(name):
         return None
-    found = (path for pattern in hub.formats(name) or () for path in snapshot.glob(pattern))
+    found = (path for pattern in files.formats(name) or () for path in snapshot.glob(pattern))
     return min((path for path in found if path.exists()), key=str, default=None)
 
 
@@ -131,7 +135,7 @@ def _has_any(snapshot: Path, *patterns: str) -> bool:
 
 
 _TOKENIZER = ("tokenizer*", "*.model", "*.tiktoken", "vocab*", "tekken.json", "*tokenization*.py")
-_COMPLETE: Mapping[hub.Kind, Callable[[Path], bool]] = {
+_COMPLETE: Mapping[files.Kind, Callable[[Path], bool]] = {
     "model": lambda snapshot: (
         _has_any(snapshot, "config.json", "params.json") and _has_weights(snapshot)
     ),

@@ -1,0 +1,1 @@
+"""A name becomes a folder on disk; huggingface_hub is all this needs."""
