@@ -29,7 +29,7 @@ from worker.facts import Deployment
 from worker.generation import reading
 from worker.generation.plan import Plan
 from worker.handler import leave
-from worker.reports import Report, refuse_failure
+from worker.processor.reports import Report, refuse_failure
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
@@ -231,7 +231,7 @@ def alone(row: Row, deployment: Deployment, ready: server.Engine) -> tuple[float
     """Return the CPU seconds of one row of the logits at each token, and at the first."""
     import torch
 
-    from worker.chain import Chain
+    from worker.processor.processor import Chain
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from worker import reports
 from worker.batching import Outbox
 from worker.engine.server import Engine
 from worker.errors import RequestError
@@ -16,7 +15,8 @@ from worker.facts import Deployment
 from worker.generation import reading
 from worker.generation.plan import Plan
 from worker.generation.turns import Turns
-from worker.reports import Report, refuse_failure
+from worker.processor import reports
+from worker.processor.reports import Report, refuse_failure
 from worker.request import NativeRequest, Prompt
 
 # JSON has no infinity; vLLM's own server writes this number for an impossible token.

@@ -21,7 +21,7 @@ from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
 from worker.generation import reading
 from worker.generation.turns import Turns
-from worker.reports import Report, refuse_failure
+from worker.processor.reports import Report, refuse_failure
 from worker.request import RouteRequest
 from worker.sentences import nearest, shown
 

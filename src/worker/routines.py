@@ -25,11 +25,13 @@ from transformers.generation.utils import GenerationMixin
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
-from worker import reports
-from worker.chain import NOTHING_LEFT, Order, best, build, choose, possible, steered
 from worker.errors import RequestError
 from worker.generation.plan import Plan
-from worker.reports import Report, refuse_failure
+from worker.processor import reports
+from worker.processor.chain import build
+from worker.processor.logits import NOTHING_LEFT, best, choose, possible, steered
+from worker.processor.order import Order
+from worker.processor.reports import Report, refuse_failure
 
 # After so many attempts in a row without a token, guidance takes one step by its slow way.
 MOST_LOST = 2

@@ -11,9 +11,11 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
-from worker import reports
-from worker.chain import KEY, V2_MOST_STOP_IDS, Chain, Order
-from worker.reports import Report
+from worker.processor import admission, reports
+from worker.processor.admission import V2_MOST_STOP_IDS, Rules
+from worker.processor.order import KEY, Order
+from worker.processor.processor import Chain
+from worker.processor.reports import Report
 
 VOCAB = 50
 EOS = 1
@@ -617,32 +619,30 @@ def test_the_workers_own_order_passes() -> None:
     ],
 )
 def test_what_would_end_the_v2_runner_is_refused(
-    monkeypatch: pytest.MonkeyPatch, is_v2: bool, given: dict[str, Any], sentence: str | None
+    is_v2: bool, given: dict[str, Any], sentence: str | None
 ) -> None:
     """vLLM's V2 runner dies of these, so they are refused there; V1 takes them."""
-    monkeypatch.setattr(Chain, "is_v2", is_v2)
+    rules = Rules(is_v2=is_v2)
     asked = SamplingParams(max_tokens=5, **given)
     if sentence is None:
-        Chain.validate_params(asked)
+        admission.judge(asked, rules)
         return
     with pytest.raises(VLLMValidationError) as caught:
-        Chain.validate_params(asked)
+        admission.judge(asked, rules)
 
     assert sentence in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [{"stop": ["a"]}, {"bad_words": ["a"]}])
-def test_texts_without_a_tokenizer_are_refused(
-    monkeypatch: pytest.MonkeyPatch, given: dict[str, Any]
-) -> None:
+def test_texts_without_a_tokenizer_are_refused(given: dict[str, Any]) -> None:
     """vLLM ignores these two without a word where there is no tokenizer."""
     asked = SamplingParams(**given)
-    Chain.validate_params(asked)
-    monkeypatch.setattr(Chain, "has_tokenizer", False)
-    Chain.validate_params(SamplingParams(stop_token_ids=[5]))
+    without = Rules(has_tokenizer=False)
+    admission.judge(asked, Rules())
+    admission.judge(SamplingParams(stop_token_ids=[5]), without)
 
     with pytest.raises(VLLMValidationError, match="needs a tokenizer"):
-        Chain.validate_params(asked)
+        admission.judge(asked, without)
 
 
 def test_guidance_keeps_to_an_allowed_list(report: Report) -> None:

@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from worker.chain import Order
 from worker.errors import RequestError
 from worker.generation.turns import Turns
+from worker.processor.order import Order
 
 
 def most_at_once(turns: Turns, jobs: list[int], *, is_dear: bool = False) -> int:

@@ -24,7 +24,7 @@ from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
 from worker.generation.turns import Turns
 from worker.openai import Call, EventSplitter, Routes, _plain, weigh
-from worker.reports import Folder
+from worker.processor.reports import Folder
 from worker.request import RouteRequest
 
 TIMEOUT_S = 10

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from worker import reports
 from worker.errors import RequestError
-from worker.reports import Folder, Report
+from worker.processor import reports
+from worker.processor.reports import Folder, Report
 
 
 def test_records_arrive_in_order_and_once(tmp_path: Path) -> None:

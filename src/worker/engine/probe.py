@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from worker.errors import StartError
-from worker.reports import Folder
+from worker.processor.reports import Folder
 
 
 def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
@@ -26,7 +26,7 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
             return args, "vLLM's V1 model runner takes no logits processor beside speculation."
     except Exception as error:
         raise StartError(reason(error)) from error
-    from worker.chain import PATH
+    from worker.processor.processor import PATH
 
     changed = argparse.Namespace(**vars(args))
     changed.logits_processors = [*(args.logits_processors or ()), PATH]
@@ -41,17 +41,21 @@ async def why_not_live(client: Any, reports: Folder) -> str:
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
-    from worker.chain import Chain, Order
+    from worker.processor.admission import Rules
+    from worker.processor.order import Order
+    from worker.processor.processor import Chain
 
     config = client.vllm_config
-    Chain.is_v2 = config.use_v2_model_runner
-    Chain.has_tokenizer = not config.model_config.skip_tokenizer_init
+    has_tokenizer = not config.model_config.skip_tokenizer_init
     on_cpu = config.device_config.device_type == "cpu"
-    Chain.has_prompt_logprobs = config.lora_config is None or not on_cpu
-    if Chain.has_tokenizer:
-        Chain.tokenizer = client.get_tokenizer()
     eos = config.model_config.try_get_generation_config().get("eos_token_id")
-    Chain.model_stop_ids = 1 + len(eos if isinstance(eos, list) else [])
+    Chain.rules = Rules(
+        is_v2=config.use_v2_model_runner,
+        has_tokenizer=has_tokenizer,
+        has_prompt_logprobs=config.lora_config is None or not on_cpu,
+        tokenizer=client.get_tokenizer() if has_tokenizer else None,
+        model_stop_ids=1 + len(eos if isinstance(eos, list) else []),
+    )
 
     async def token(name: str, **others: Any) -> int:
         params = SamplingParams(

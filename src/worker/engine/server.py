@@ -18,7 +18,7 @@ from anyio.from_thread import start_blocking_portal
 
 from worker.engine.probe import reason, why_not_live, with_chain
 from worker.errors import EngineDied, RequestError, StartError
-from worker.reports import Folder
+from worker.processor.reports import Folder
 
 T = TypeVar("T")
 DEATH_POLL_S = 0.25

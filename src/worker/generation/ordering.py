@@ -9,7 +9,7 @@ from worker.generation import table
 from worker.generation.table import BY_NAME, NEUTRAL
 
 if TYPE_CHECKING:
-    from worker.chain import Order
+    from worker.processor.order import Order
 
 CHAIN_WARPERS = ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 # Raises vLLM's lower bound, below which it changes a temperature without a word.
@@ -37,7 +37,7 @@ def order_of(
         fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, deployment))
     ):
         return None
-    from worker.chain import Order
+    from worker.processor.order import Order
 
     defaults = deployment.defaults
     penalty = asked.get("repetition_penalty", defaults.get("repetition_penalty", 1.0))

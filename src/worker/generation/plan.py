@@ -9,7 +9,7 @@ from worker.facts import Deployment
 if TYPE_CHECKING:
     from vllm.sampling_params import SamplingParams
 
-    from worker.chain import Order
+    from worker.processor.order import Order
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from worker.errors import RequestError
 
 if TYPE_CHECKING:
-    from worker.chain import Order
+    from worker.processor.order import Order
 
 log = logging.getLogger("worker")
 
