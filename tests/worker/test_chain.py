@@ -33,7 +33,7 @@ def order(report: Report | None = None, **given: Any) -> Order:
 
 
 def params(given: Order | None, **others: Any) -> SamplingParams:
-    extra = given.extra_args() if given else None
+    extra = given.extra_args(given.report and Path(given.report)) if given else None
     made = SamplingParams(max_tokens=20, extra_args=extra, **others)
     made._eos_token_id = EOS  # as the engine's front sets it
     return made

@@ -10,7 +10,7 @@ from worker.handler import Worker
 IMPORT = """
 import json, signal, sys, threading
 before = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
-import worker.handler
+import worker.__main__
 heavy = [name for name in ("vllm", "torch", "transformers", "runpod") if name in sys.modules]
 after = [signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)]
 print(json.dumps({
@@ -28,7 +28,7 @@ def test_the_sdk_sees_a_generator() -> None:
 
 
 def test_import_has_no_side_effects() -> None:
-    """Importing the handler starts nothing, loads neither vLLM nor torch, and prints nothing."""
+    """Importing the program, as vLLM's children do, starts nothing, loads neither vLLM nor torch, and prints nothing."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", IMPORT],
         capture_output=True,

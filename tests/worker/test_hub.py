@@ -14,6 +14,7 @@ import pytest
 import hub_stand_in
 from hub_stand_in import Hub
 from worker.model import files
+from worker.model.files import choose, formats
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -80,7 +81,7 @@ def test_a_gguf_file_is_named_by_its_quantisation() -> None:
     """`org/name:Q4_K_M` fetches that file alone, in any case of its letters."""
     files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m.q4_k_m.gguf", "m-Q4_K_S.gguf"]
 
-    assert ["m-Q4_K_M.gguf"] == files.choose(files, files.formats("org/m:Q4_K_M") or ())
+    assert ["m-Q4_K_M.gguf"] == choose(files, formats("org/m:Q4_K_M") or ())
     assert ["m.q4_k_m.gguf"] == files.choose(files[2:], files.formats("org/m:Q4_K_M") or ())
 
 

@@ -23,7 +23,10 @@ from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
 from worker.generation.turns import Turns
-from worker.openai import Call, EventSplitter, Routes, _plain, weigh
+from worker.openai.call import RouteCall
+from worker.openai.events import EventSplitter, weigh
+from worker.openai.replies import in_words
+from worker.openai.routes import Routes
 from worker.processor.reports import Folder
 from worker.request import RouteRequest
 
@@ -287,7 +290,7 @@ def answer(
     async def main() -> Outcome:
         fastapi = make_app([])
         engine = make_engine(app or fastapi, errored=errored)
-        call = Call(request, engine, Routes(fastapi, extra), *RULES, model=MODEL, raw=raw)
+        call = RouteCall(request, engine, Routes(fastapi, extra), *RULES, model=MODEL, raw=raw)
         outbox: Outbox[Any] = Outbox(request.sizes)
         error = None
         try:
@@ -696,7 +699,7 @@ def test_tokens_are_counted() -> None:
     async def main() -> list[int]:
         app = make_app([])
         request = ask(CHAT, {"stream": True})
-        call = Call(request, make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=False)
+        call = RouteCall(request, make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=False)
         outbox: Outbox[Any] = Outbox(BatchSizes(max_delay_s=0))
         await call.answer(outbox)
         outbox.close()
@@ -952,7 +955,7 @@ def test_frame(path: str, body: Any, raw: bool, expected: Any) -> None:
 
     async def main() -> Any:
         app = make_app([])
-        call = Call(
+        call = RouteCall(
             ask(path, body), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=raw
         )
         return call.frame(error)
@@ -978,7 +981,9 @@ async def cancel_when(
 ) -> tuple[asyncio.Task[None], list[str]]:
     """Start a call, cancel it once it is under way, and return it ended."""
     app = make_app(seen)
-    call = Call(ask(path, {}), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=True)
+    call = RouteCall(
+        ask(path, {}), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=True
+    )
     task = asyncio.create_task(call.answer(Outbox(BatchSizes())))
     while not ready():
         assert not task.done()
@@ -1024,8 +1029,10 @@ def test_a_neighbour_goes_on() -> None:
         seen: list[str] = []
         app = make_app(seen)
         engine, routes = make_engine(app), Routes(app, ())
-        gone = Call(ask("/v1/waits", {}), engine, routes, *RULES, model=MODEL, raw=True)
-        stays = Call(ask(CHAT, {"stream": True}), engine, routes, *RULES, model=MODEL, raw=True)
+        gone = RouteCall(ask("/v1/waits", {}), engine, routes, *RULES, model=MODEL, raw=True)
+        stays = RouteCall(
+            ask(CHAT, {"stream": True}), engine, routes, *RULES, model=MODEL, raw=True
+        )
         outbox: Outbox[Any] = Outbox(BatchSizes())
         task = asyncio.create_task(gone.answer(Outbox(BatchSizes())))
         neighbour = asyncio.create_task(stays.answer(outbox))
@@ -1081,4 +1088,4 @@ def test_receive_waits_for_the_end() -> None:
 )
 def test_validation_errors_are_put_in_words(message: str, expected: str) -> None:
     """vLLM's list of validation errors, which is Python's repr, becomes a sentence."""
-    assert expected == _plain(message)
+    assert expected == in_words(message)

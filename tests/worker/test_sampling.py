@@ -15,6 +15,7 @@ from worker.errors import RequestError
 from worker.facts import Deployment, Limits
 from worker.generation import inherited, reading, table
 from worker.generation.plan import Beams, Guidance, Plan
+from worker.openai import bodies
 
 VOCAB = 1000
 HERE = Deployment(vocab_size=VOCAB, max_model_len=256, eos=(2,))
@@ -1372,7 +1373,7 @@ def test_the_order_travels_as_json() -> None:
     made = plan({"sequence_bias": [[[5], -INFINITY]], "bad_words_ids": [[1, 2]], "typical_p": 0.9})
     assert made.order is not None
     params = made.params.clone()
-    params.extra_args = made.order.extra_args()
+    params.extra_args = made.order.extra_args(None)
 
     assert made.order == type(made.order).of(params)
 
@@ -1383,7 +1384,7 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 def body(
     given: Any, path: str = COMPLETIONS, deployment: Deployment = HERE, **fields: Any
 ) -> tuple[dict[str, Any], Plan]:
-    return reading.read_body(
+    return bodies.read_body(
         {"prompt": "x", **fields, "generation_parameters": given}, path, deployment
     )
 
@@ -1453,7 +1454,7 @@ def test_a_body_is_not_changed() -> None:
     """The caller's body is read and never written to."""
     given = {"prompt": "x", "generation_parameters": {"stop_strings": "a", "typical_p": 0.9}}
     before = copy.deepcopy(given)
-    reading.read_body(given, COMPLETIONS, HERE)
+    bodies.read_body(given, COMPLETIONS, HERE)
 
     assert before == given
 

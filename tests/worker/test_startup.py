@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from worker.startup import Startup
+from worker.start.progress import Startup
 
 pytestmark = pytest.mark.timeout(120)
 

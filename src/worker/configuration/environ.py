@@ -16,6 +16,7 @@ COMPILE_CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "compile-cache/inductor",
     "TRITON_CACHE_DIR": "compile-cache/triton",
 }
+BAKED = Path("/etc/worker-vllm/baked.json")  # what the build wrote beside a model
 COMPILED_BYTES = 1_000_000_000  # the free space below which they are not begun
 # Where any of them is set, something may be asked for that the image does not hold.
 _MAY_NAME_A_MODEL = (

@@ -74,8 +74,8 @@ async def why_not_live(client: Any, reports: Folder) -> str:
         free = await token("chain-check-1")
         with reports.report() as report:
             fields = {"suppress_tokens": [free], "do_sample": False}
-            order = Order(fields=fields, report=str(report.path), scores=1)
-            forbidden = await token("chain-check-2", extra_args=order.extra_args())
+            order = Order(fields=fields, scores=1)
+            forbidden = await token("chain-check-2", extra_args=order.extra_args(report.path))
             records = report.read()
     except StartError:
         raise

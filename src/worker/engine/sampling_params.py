@@ -2,30 +2,62 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from pydantic import TypeAdapter, ValidationError
+from vllm.exceptions import VLLMValidationError
+from vllm.sampling_params import (
+    RepetitionDetectionParams,
+    RequestOutputKind,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 
 from worker.errors import RequestError, invalid_parameter
 from worker.sentences import nearest, shown
-
-if TYPE_CHECKING:
-    from vllm.sampling_params import SamplingParams
 
 
 @cache
 def names() -> frozenset[str]:
     """Return the fields of vLLM's SamplingParams."""
-    from vllm.sampling_params import SamplingParams
-
     return frozenset(one.name for one in msgspec.structs.fields(SamplingParams))
 
 
-def build(fields: Mapping[str, Any]) -> "SamplingParams":
+def build(fields: Mapping[str, Any], *, stream: bool) -> SamplingParams:
     """Return vLLM's SamplingParams. Raises RequestError naming the field."""
-    from vllm.exceptions import VLLMValidationError
+    params = _checked(fields)
+    params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
+    return params
 
+
+def shows_pieces(params: SamplingParams) -> bool:
+    """Say whether each engine output holds only what is new."""
+    return bool(params.output_kind == RequestOutputKind.DELTA)
+
+
+def show_each_step(params: SamplingParams) -> None:
+    """Let a request that would be seen only at its end be seen at each step."""
+    if not shows_pieces(params):
+        params.output_kind = RequestOutputKind.CUMULATIVE
+
+
+def show_the_end(params: SamplingParams) -> None:
+    """Let a request be seen only at its end."""
+    params.output_kind = RequestOutputKind.FINAL_ONLY
+
+
+def apart(params: SamplingParams) -> list[SamplingParams]:
+    """Return the parameters of `n` answers as n requests of one answer, as vLLM itself does."""
+    each = []
+    for i in range(params.n):
+        one = params.clone()
+        one.n, one.seed = 1, None if params.seed is None else params.seed + i
+        each.append(one)
+    return each
+
+
+def _checked(fields: Mapping[str, Any]) -> SamplingParams:
     _refuse_unknown_fields(fields)
     for name, value in fields.items():
         try:
@@ -44,15 +76,11 @@ def build(fields: Mapping[str, Any]) -> "SamplingParams":
 
 
 @cache
-def _adapter() -> "TypeAdapter[SamplingParams]":
-    from vllm.sampling_params import SamplingParams
-
+def _adapter() -> TypeAdapter[SamplingParams]:
     return TypeAdapter(SamplingParams)
 
 
 def _refuse_unknown_fields(fields: Mapping[str, Any]) -> None:
-    from vllm.sampling_params import RepetitionDetectionParams, StructuredOutputsParams
-
     groups = {
         "structured_outputs": StructuredOutputsParams,
         "repetition_detection": RepetitionDetectionParams,

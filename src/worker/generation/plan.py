@@ -36,7 +36,8 @@ class Plan:
     """What a native job asks of the engine, but for what depends on the prompt's length.
 
     `params` is for one request; `order` is None where vLLM's own fields do it all. `scores` and
-    `logits` are the values of each token that the reply holds. `ranked` answers remain of best_of.
+    `logits` are the values of each token that the reply holds. `ranked` answers remain of best_of;
+    `has_logprobs` says whether the job asked for some itself.
     `eos` is what the job itself says. `is_least_inherited`: not the job but the
     model asks for a least length, which then gives way to the job's.
     """
@@ -53,6 +54,7 @@ class Plan:
     scores: int
     logits: int
     ranked: int | None
+    has_logprobs: bool
     token_ids: bool
     eos: tuple[int, ...]
     bos: int | None

@@ -8,7 +8,6 @@ vLLM's own fields stay neutral.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 from worker.engine import sampling_params
@@ -51,8 +50,6 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     Raises RequestError naming the parameter; its type is invalid_parameter,
     unsupported_parameter or deployment_parameter.
     """
-    from vllm.sampling_params import RequestOutputKind
-
     warnings: list[str] = []
     asked = _asked(given, deployment, warnings)
     refuse_contradictions(asked)
@@ -99,8 +96,7 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     if not own & {"max_tokens", "max_new_tokens"}:
         longest = fields["max_tokens"] or deployment.default_max_tokens
         fields["max_tokens"] = max(longest, fields.get("min_tokens", 0))
-    params = sampling_params.build(fields)
-    params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
+    params = sampling_params.build(fields, stream=stream)
     has_length = bool(own & {"max_tokens", "max_new_tokens", "max_length"})
     return Plan(
         params=params,
@@ -115,97 +111,13 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
         scores=scores,
         logits=logits,
         ranked=asked.get("n", 1) if ranked else None,
+        has_logprobs=asked.get("logprobs") is not None,
         token_ids=asked.get("return_token_ids", False),
         eos=tuple(asked.get("eos_token_id", ())),
         bos=asked.get("bos_token_id"),
         deployment=deployment,
         warnings=tuple(warnings),
     )
-
-
-# What a body of these routes may say of the same things.
-BODY_ROUTES = ("/v1/chat/completions", "/v1/completions")
-SHARED = (
-    *("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "n", "min_tokens"),
-    *("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"),
-)
-# Of vLLM's own, what these routes have as a field of the same meaning.
-OF_THE_BODY = (
-    *("presence_penalty", "frequency_penalty", "seed", "logit_bias", "allowed_token_ids"),
-    *("bad_words", "structured_outputs", "skip_special_tokens", "spaces_between_special_tokens"),
-)
-
-
-def read_body(
-    body: Mapping[str, Any], path: str, deployment: Deployment
-) -> tuple[dict[str, Any], Plan]:
-    """Turn `generation_parameters` in an OpenAI body into fields that vLLM's route knows.
-
-    Returns the new body, without what carries the chain's order, and the plan. Raises RequestError
-    for a route that has no such field, for a name that needs a routine, and for a contradiction
-    between the two ways to say a thing.
-    """
-    given = body["generation_parameters"]
-    given = {} if given is None else given
-    if path not in BODY_ROUTES:
-        raise _not_here(f"{path} takes no generation_parameters; {' and '.join(BODY_ROUTES)} do.")
-    if not isinstance(given, dict):
-        raise _not_here(f"generation_parameters={shown(given)} must be an object.")
-    for name in given:
-        parameter = BY_NAME.get(name)
-        if parameter is None:
-            raise _unknown(name, "generation_parameters")
-        if (
-            parameter.kind in ("routine", "output")
-            or name in ("max_length", "bos_token_id")
-            or (
-                name in sampling_params.names()
-                and name not in (*SHARED, *OF_THE_BODY, "max_tokens")
-            )
-        ):
-            raise _not_here(f"{name} cannot be one of the generation_parameters of {path}.", name)
-    if body.get("use_beam_search"):
-        raise _not_here("use_beam_search on this route is vLLM's own, which takes no chain.")
-    said = {name: body[name] for name in SHARED if body.get(name) is not None}
-    longest = [body.get(name) for name in ("max_completion_tokens", "max_tokens")]
-    if longest != [None, None]:
-        said["max_tokens"] = longest[1] if longest[0] is None else longest[0]
-    given = {name: value for name, value in given.items() if value is not None}
-    there = {name: body[name] for name in OF_THE_BODY if body.get(name) is not None} | said
-    for name, value in given.items():
-        known = "structured_outputs" if name.startswith("guided_") else name
-        if there.get(known, value) != value:
-            raise contradiction(known, there[known], f"generation_parameters.{name}", value)
-    # A routine that the model's configuration names has no place on these routes.
-    steered = {
-        name: value for name, value in deployment.inherited.items() if BY_NAME[name].kind == "chain"
-    }
-    plan = read(
-        said | given, replace(deployment, inherited=steered), stream=bool(body.get("stream"))
-    )
-    if body.get("vllm_xargs") is not None and plan.order is not None:
-        raise _not_here("vllm_xargs cannot be combined with these generation_parameters.")
-    fields = {name: getattr(plan.params, name) for name in SHARED}
-    if plan.has_length:
-        fields["max_tokens"] = plan.params.max_tokens
-    guided = {
-        name.removeprefix("guided_"): value
-        for name, value in given.items()
-        if name.startswith("guided_") and value is not False
-    }
-    if guided:
-        fields["structured_outputs"] = guided
-    fields |= {
-        name: value if name == "structured_outputs" else getattr(plan.params, name)
-        for name, value in given.items()
-        if name in OF_THE_BODY
-    }
-    gone = ("generation_parameters", "max_completion_tokens" if plan.has_length else "")
-    return {name: value for name, value in body.items() if name not in gone} | fields, plan
-
-
-def _not_here(sentence: str, name: str = "generation_parameters") -> RequestError:
-    return unsupported_parameter(name, sentence)
 
 
 def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]) -> dict[str, Any]:
@@ -215,7 +127,7 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
     for name, value in given.items():
         parameter = BY_NAME.get(name)
         if parameter is None:
-            raise _unknown(name, "sampling_params")
+            raise unknown(name, "sampling_params")
         if value is None:
             continue
         value = parameter.read(name, value, deployment)
@@ -229,7 +141,7 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
     return asked
 
 
-def _unknown(name: str, where: str) -> RequestError:
+def unknown(name: str, where: str) -> RequestError:
     hint = nearest(name, table.names()) or " The page docs/parameters.md lists them all."
     return unsupported_parameter(name, f"{where} has no parameter {shown(name)}.{hint}")
 

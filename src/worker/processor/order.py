@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vllm import SamplingParams
@@ -38,9 +39,9 @@ class Order:
     encoder: tuple[int, ...] | None = None
     pair: Mapping[str, Any] | None = None
 
-    def extra_args(self) -> dict[str, str]:
-        """Return what carries the order in a request's `extra_args`."""
-        return {KEY: json.dumps({"seal": SEAL} | vars(self))}
+    def extra_args(self, report: Path | None) -> dict[str, str]:
+        """Return what carries the order in `extra_args`; its answer goes to `report`."""
+        return {KEY: json.dumps({"seal": SEAL} | vars(self) | {"report": report and str(report)})}
 
     @staticmethod
     def of(params: SamplingParams) -> "Order | None":

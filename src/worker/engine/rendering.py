@@ -1,0 +1,54 @@
+"""Prompts, conversations and adapter names become what vLLM's engine takes."""
+
+from typing import Any
+
+from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
+from vllm.entrypoints.openai.completion.protocol import CompletionRequest
+from vllm.entrypoints.serve.engine.protocol import ErrorResponse
+
+from worker.errors import RequestError
+
+
+def adapter(app: Any, name: str | None) -> Any:
+    """Return vLLM's request for the adapter of this name, None for the base model.
+
+    Raises RequestError (404) naming what is served.
+    """
+    models = app.state.openai_serving_models
+    if name is None or models.registry.is_base_model(name):
+        return None
+    if name in models.lora_requests:
+        return models.lora_requests[name]
+    known = [path.name for path in models.base_model_paths] + list(models.lora_requests)
+    raise RequestError(
+        f"The model {name!r} does not exist. Served here: {', '.join(known)}.",
+        code=404,
+        param="model",
+    )
+
+
+async def conversation(
+    app: Any, messages: list[Any], template_kwargs: dict[str, Any] | None, max_tokens: int | None
+) -> Any:
+    """Return the engine input of a conversation, which vLLM's own chat renderer makes.
+
+    `max_tokens` is the room that the answer needs in the context; None where it needs none.
+    """
+    given = {"messages": messages, "chat_template_kwargs": template_kwargs}
+    chat = ChatCompletionRequest.model_validate(given | _room(max_tokens))
+    rendered = await app.state.online_renderer.render_chat(chat)
+    if isinstance(rendered, ErrorResponse):
+        raise RequestError(rendered.error.message, code=rendered.error.code)
+    (item,) = rendered[1]
+    return item
+
+
+async def prompt(app: Any, given: str | list[int], max_tokens: int | None = None) -> Any:
+    """Return the engine input of a text or of token ids."""
+    completion = CompletionRequest.model_validate({"prompt": given} | _room(max_tokens))
+    (item,) = await app.state.online_renderer.render_completion(completion)
+    return item
+
+
+def _room(max_tokens: int | None) -> dict[str, int]:
+    return {} if max_tokens is None else {"max_tokens": max_tokens}

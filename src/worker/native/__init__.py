@@ -1,0 +1,1 @@
+"""RunPod's own dialect: a prompt or a conversation in, choices and usage out."""

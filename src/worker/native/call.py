@@ -1,0 +1,166 @@
+"""RunPod's own dialect: a prompt or a conversation in, `choices[].tokens` and `usage` out."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+from worker.batching import Outbox
+from worker.engine import rendering
+from worker.engine.server import Engine
+from worker.errors import RequestError
+from worker.facts import Deployment
+from worker.generation import reading
+from worker.generation.plan import Plan
+from worker.generation.turns import Turns
+from worker.native.reply import LISTS, Piece
+from worker.native.writing import Writer, text_only
+from worker.request import NativeRequest, Prompt
+from worker.routines.healing import heal
+
+
+class NativeCall:
+    """One native job: `answer` runs it into an outbox, `join` makes a yield of its pieces."""
+
+    def __init__(
+        self, request: NativeRequest, engine: Engine, deployment: Deployment, turns: Turns
+    ) -> None:
+        self._request = request
+        self._engine = engine
+        self._deployment = deployment
+        self._turns = turns
+        self._choices = 0
+        self._input_tokens = 0
+        self._output_tokens = 0
+        self._notes: dict[str, Any] = {}  # told once, in the first yield
+
+    async def answer(self, outbox: Outbox[Piece]) -> None:
+        """Generate for every prompt and put the pieces into the outbox as they come.
+
+        Raises RequestError before anything runs when one prompt is wrong. Cancelling it aborts
+        the engine's requests.
+        """
+        request = self._request
+        try:
+            if not self._engine.generates:
+                raise RequestError(
+                    "This worker serves a pooling model, which writes no text and has no native "
+                    'path. Use a route of its own, such as {"openai_route": "/v1/embeddings", …}.'
+                )
+            lora = rendering.adapter(self._engine.app, request.model)
+            plan = reading.read(request.sampling_params, self._deployment, stream=request.stream)
+            items = await self._render(plan)
+            self._limit(len(items) * max(plan.sequences, plan.params.n))
+            for item in items:
+                plan.max_tokens(len(item["prompt_token_ids"]))
+            if plan.warnings:
+                self._notes["warnings"] = list(plan.warnings)
+            writers = [
+                Writer(
+                    self._engine,
+                    plan,
+                    lora,
+                    request.job_id + (f"-{index}" if len(items) > 1 else ""),
+                    item,
+                    index * plan.sequences,
+                )
+                for index, item in enumerate(items)
+            ]
+            if plan.heal:
+                writers = [await self._healed(writer) for writer in writers]
+            prompts = [list(writer.item["prompt_token_ids"]) for writer in writers]
+            if plan.heal or plan.token_ids:
+                self._notes["prompt_token_ids"] = prompts if len(prompts) > 1 else prompts[0]
+            self._choices = len(writers) * plan.sequences
+            self._input_tokens = sum(map(len, prompts))
+            async with asyncio.TaskGroup() as group:
+                for writer in writers:
+                    group.create_task(self._send(writer, outbox))
+        except Exception as error:
+            raise self._engine.translate(_first(error)) from error
+
+    def join(self, pieces: list[Piece]) -> dict[str, Any]:
+        """Make one yield of a batch: every choice in it, empty where nothing is new."""
+        choices: list[dict[str, Any]] = [{"tokens": []} for _ in range(self._choices)]
+        for piece in pieces:
+            choice = choices[piece.choice]
+            choice["tokens"].append(piece.text)
+            self._output_tokens += len(piece.token_ids)
+            for key, value in piece.extra.items():
+                if key in LISTS:
+                    choice.setdefault(key, []).extend(value)
+                else:
+                    choice[key] = value
+        usage = {"input": self._input_tokens, "output": self._output_tokens}
+        notes, self._notes = self._notes, {}
+        return {"choices": choices, "usage": usage, **notes}
+
+    def frame(self, error: RequestError) -> None:  # noqa: ARG002 - the other dialects have one
+        """Return nothing: in this dialect an error is the job's, and its stream just ends."""
+        return
+
+    def _limit(self, sequences: int) -> None:
+        most = self._deployment.limits.max_sequences
+        if sequences > most:
+            raise RequestError(
+                f"The job asks for {sequences:,} answers, and one job may have {most:,} "
+                "(MAX_SEQUENCES).",
+                param="prompt",
+            )
+
+    async def _render(self, plan: Plan) -> list[Any]:
+        """Let vLLM's own renderer make token ids of the prompts or the conversation."""
+        request, app = self._request, self._engine.app
+        has_room = plan.has_length and plan.max_length is None
+        room = plan.params.max_tokens if has_room else None
+        if request.messages is None:
+            prompts = (self._prompt(prompt, plan) for prompt in request.prompts)
+            return [await rendering.prompt(app, prompt, room) for prompt in prompts]
+        if not self._deployment.has_tokenizer:
+            raise _no_tokenizer("A conversation", "messages")
+        template_kwargs = request.chat_template_kwargs
+        return [await rendering.conversation(app, request.messages, template_kwargs, room)]
+
+    def _prompt(self, prompt: Prompt, plan: Plan) -> Prompt:
+        if isinstance(prompt, str) and prompt and not self._deployment.has_tokenizer:
+            raise _no_tokenizer("A text prompt", "prompt")
+        if prompt:
+            return prompt
+        assert plan.bos is not None  # else the request was refused
+        return [plan.bos]
+
+    async def _healed(self, writer: Writer) -> Writer:
+        plan, prompt = writer.plan, text_only(writer.item, "token_healing")
+        if plan.order is not None:
+            # transformers gives the encoder_… parameters the prompt as it was.
+            order = replace(plan.order, encoder=tuple(prompt))
+            writer = replace(writer, plan=replace(plan, order=order))
+        with self._engine.reports.report() as report:
+            healed = await heal(writer.asker(report, f"{self._request.job_id}-heal"), prompt)
+        if healed is None:
+            self._notes.setdefault("warnings", []).append(
+                "token_healing: the prompt's last token cannot be taken back, and stays."
+            )
+            return writer
+        return replace(writer, item=writer.item | {"prompt_token_ids": healed})
+
+    async def _send(self, writer: Writer, outbox: Outbox[Piece]) -> None:
+        plan = writer.plan
+        sequences = plan.beams.width if plan.beams else plan.params.n
+        async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
+            async for piece in writer.pieces():
+                outbox.put(piece, len(piece.token_ids), len(piece.text))
+
+
+def _no_tokenizer(what: str, param: str) -> RequestError:
+    return RequestError(
+        f"{what} needs a tokenizer, and this worker runs without one (SKIP_TOKENIZER_INIT). "
+        "Give token ids.",
+        param=param,
+    )
+
+
+def _first(error: Exception) -> Exception:
+    """Return what went wrong first in a group of tasks."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,1 @@
+"""vLLM's own app, called in-process: the OpenAI routes and all its others."""

@@ -1,0 +1,219 @@
+"""A request goes through vLLM's own web app, called in-process, and its reply comes out in events.
+
+The bytes are vLLM's. They are cut only between events, and only read to count what is in them.
+"""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+
+from worker.batching import Outbox
+from worker.engine.server import Engine
+from worker.errors import EngineDied, RequestError
+from worker.facts import Deployment
+from worker.generation.turns import Turns
+from worker.openai import bodies
+from worker.openai.bodies import count_prompts, file_fields, form
+from worker.openai.events import payload
+from worker.openai.exchange import Exchange, run
+from worker.openai.replies import hint, in_words, value_of
+from worker.openai.routes import Route, Routes
+from worker.processor.reports import Report
+from worker.request import RouteRequest
+from worker.sentences import shown
+
+
+class RouteCall:
+    """One call of the app: `answer` runs it into an outbox, `join` makes a yield of its events."""
+
+    def __init__(
+        self,
+        request: RouteRequest,
+        engine: Engine,
+        routes: Routes,
+        deployment: Deployment,
+        turns: Turns,
+        *,
+        model: str,
+        raw: bool,
+    ) -> None:
+        """`model` stands in where the client names none; `raw` is RAW_OPENAI_OUTPUT."""
+        self._request = request
+        self._engine = engine
+        self._routes = routes
+        self._deployment = deployment
+        self._turns = turns
+        self._model = model
+        self._raw = raw
+        self._told = False  # whether the stream has carried its error in vLLM's own words
+
+    async def answer(self, outbox: Outbox[Any]) -> None:
+        """Call the app and put its events, or its one reply, into the outbox.
+
+        Raises RequestError for every status of 400 and more and for an error inside a stream.
+        Cancelling it tells the app that the client is gone, and waits for the app to stop.
+        """
+        path, _, query = self._request.path.partition("?")
+        path, route = self._routes.find(path)
+        method = self._method(route)
+        given = self._request.body
+        if isinstance(given, dict) and "generation_parameters" in given:
+            given, plan = bodies.read_body(given, path, self._deployment)
+            sequences = plan.params.n * count_prompts(given.get("prompt"))
+            async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
+                with self._engine.reports.report() as report:
+                    if plan.order is not None:
+                        given = given | {"vllm_xargs": plan.order.extra_args(report.path)}
+                    await self._exchange(path, query, route, method, given, outbox, report)
+            return
+        await self._exchange(path, query, route, method, given, outbox)
+
+    async def _exchange(
+        self,
+        path: str,
+        query: str,
+        route: Route,
+        method: str,
+        given: Any,
+        outbox: Outbox[Any],
+        report: Report | None = None,
+    ) -> None:
+        headers, body = self._body(path, route, method, given)
+        exchange = Exchange(body, outbox, report)
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "scheme": "http",
+            "method": method,
+            "path": path,
+            "raw_path": quote(path).encode(),
+            "query_string": query.encode(),
+            "root_path": "",
+            "headers": [(b"host", b"worker"), *headers],
+            "client": ("127.0.0.1", 0),
+            "server": ("worker", 80),
+        }
+        try:
+            await run(self._engine.app(scope, exchange.receive, exchange.send), exchange.gone)
+        except Exception as error:
+            # Starlette answers an unexpected error and then raises it for the server's log. Raised
+            # within an answer, it is the only sign that the rest is missing.
+            if exchange.status < 400:
+                cause = error.__cause__  # Starlette wraps what is raised within an answer
+                reason = cause if isinstance(cause, Exception) else error
+                raise self._engine.translate(reason) from error
+        exchange.refuse_failure()
+        self._finish(exchange, path, outbox)
+
+    def join(self, items: list[Any]) -> Any:
+        """Make one yield of a batch: whole SSE events as one text, or the one reply."""
+        if not isinstance(items[0], bytes):
+            return items[0]
+        if self._raw:
+            return b"".join(items).decode("utf-8", errors="replace")
+        payloads = (payload(event) for event in items)
+        return [json.loads(data) for data in payloads if data and data != b"[DONE]"]
+
+    def frame(self, error: RequestError) -> Any:
+        """Return what a stream says of an error before its job fails; None without a stream."""
+        if not self._request.stream or self._told:
+            return None
+        if self._request.path.split("?")[0].rstrip("/").endswith("/messages"):
+            body = {"type": "error", "error": {"type": error.type, "message": error.message}}
+            event = f"event: error\ndata: {json.dumps(body)}\n\n"
+            return event if self._raw else [body]
+        if not self._raw:
+            return [error.body()]
+        return f"data: {error.text()}\n\ndata: [DONE]\n\n"
+
+    def _method(self, route: Route) -> str:
+        asked = self._request.method
+        if asked is not None:
+            if asked not in route.methods:
+                raise RequestError(
+                    f"{route.path} takes {' or '.join(route.methods)}, not {asked}.", code=405
+                )
+            return asked
+        if len(route.methods) == 1:
+            return route.methods[0]
+        return "GET" if self._request.body in (None, {}) else "POST"
+
+    def _body(
+        self, path: str, route: Route, method: str, body: Any
+    ) -> tuple[list[tuple[bytes, bytes]], bytes]:
+        job_id = ("x-request-id", self._request.job_id)
+        if method == "GET":
+            content, headers = b"", [job_id]
+        elif route.takes_form:
+            fields = file_fields(body)
+            content, kind = form(fields | {"model": fields.get("model") or self._model})
+            headers = [job_id, ("content-type", kind)]
+        else:
+            if isinstance(body, dict):
+                body = body | {"model": body.get("model") or self._model}
+                if path == "/v1/responses":  # the one route that reads its id from the body
+                    body.setdefault("request_id", f"resp_{self._request.job_id}")
+            elif route.takes_body:
+                raise RequestError(
+                    f"{route.path} takes a JSON object as openai_input (or as body, beside route), "
+                    f"not {shown(body)}."
+                )
+            content = msgspec.json.encode(body) if body is not None else b""
+            headers = [job_id, ("content-type", "application/json")]
+        headers.append(("content-length", str(len(content))))
+        return [(k.encode(), v.encode("latin-1", errors="replace")) for k, v in headers], content
+
+    def _finish(self, exchange: "Exchange", path: str, outbox: Outbox[Any]) -> None:
+        if exchange.streams:
+            for event in exchange.splitter.rest():
+                exchange.put(event)
+            if exchange.error is not None:
+                self._told = True
+                raise self._stream_error(exchange.error)
+            return
+        content = bytes(exchange.content)
+        if not exchange.status:
+            raise RequestError(f"{path} gave no answer.", code=500)
+        if exchange.status >= 400:
+            raise self._status_error(exchange.status, content, path)
+        outbox.put(value_of(exchange.content_type, content), 0, len(content))
+
+    def _status_error(self, status: int, content: bytes, path: str) -> RequestError:
+        if self._engine.client.errored:
+            return EngineDied()
+        try:
+            reply = json.loads(content)
+            if isinstance(reply.get("detail"), str):  # FastAPI's own, such as a wrong method
+                return RequestError(f"{path}: {reply['detail']}.", code=status)
+            info = reply["error"]
+            message = in_words(info["message"])
+            if not message and not self._deployment.has_tokenizer:
+                message = (
+                    "This route needs a tokenizer, and this worker runs without one "
+                    "(SKIP_TOKENIZER_INIT)."
+                )
+            return RequestError(
+                message + hint(message),
+                code=status,
+                type=info.get("type"),
+                param=info.get("param"),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError):
+            text = content.decode("utf-8", errors="replace").strip()
+            return RequestError(text or f"{path} answered with status {status}.", code=status)
+
+    def _stream_error(self, info: Any) -> RequestError:
+        if self._engine.client.errored:
+            return EngineDied()
+        if not isinstance(info, dict):
+            return RequestError(str(info), code=500)
+        code = info.get("code")
+        return RequestError(
+            str(info.get("message")),
+            code=code if isinstance(code, int) else 500,
+            type=info.get("type"),
+            param=info.get("param"),
+        )

@@ -1,0 +1,70 @@
+"""Server-sent events: cut apart, and weighed."""
+
+from typing import Any
+
+import msgspec
+
+
+class EventSplitter:
+    """Cuts a stream of bytes into whole SSE events; an event ends with an empty line."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        *events, self._buffer = (self._buffer + chunk).split(b"\n\n")
+        return [event + b"\n\n" for event in events]
+
+    def rest(self) -> list[bytes]:
+        """Return what came after the last empty line, as one event."""
+        rest, self._buffer = self._buffer, b""
+        return [rest + b"\n\n"] if rest.strip() else []
+
+
+class _Delta(msgspec.Struct):
+    role: Any = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] | None = None
+    type: str = ""
+    error: Any = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+def weigh(event: bytes) -> tuple[int, Any]:
+    """Return how much output an event carries (0 or 1) and its error, if it is one.
+
+    Chat and completion chunks carry output unless they announce the role or hold the usage;
+    events of the Responses and Anthropic routes carry it when their type says delta.
+    """
+    data = payload(event)
+    if data == b"[DONE]":
+        return 0, None
+    try:
+        parsed = _decode(data)
+    except msgspec.DecodeError:
+        return 0, None
+    if parsed.error is not None:
+        return 0, parsed.error
+    if parsed.choices is not None:
+        carries = any(c.delta is None or c.delta.role is None for c in parsed.choices)
+    else:
+        carries = parsed.type.endswith("delta")
+    return int(carries), None
+
+
+def payload(event: bytes) -> bytes:
+    """Return the payload of an event's `data:` line; vLLM writes it on one line."""
+    if event.startswith(b"data: "):
+        return event[6:].strip()
+    for line in event.splitlines():
+        if line.startswith(b"data:"):
+            return line[5:].strip()
+    return b""

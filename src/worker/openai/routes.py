@@ -1,0 +1,108 @@
+"""The routes that jobs may use, made from the app's own table."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fastapi.params import Form
+
+from worker.errors import RequestError
+from worker.sentences import nearest, shown
+
+# Beside every route under /v1: what answers a client and changes nothing in the server.
+OPEN_ROUTES = frozenset(
+    {
+        "/classify",
+        "/detokenize",
+        "/health",
+        "/metrics",
+        "/pooling",
+        "/rerank",
+        "/score",
+        "/tokenize",
+        "/v2/embed",
+        "/v2/rerank",
+        "/version",
+    }
+)
+ADMIN_ROUTES = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
+
+
+@dataclass(frozen=True)
+class Route:
+    """One path of the app's own table and the methods it takes."""
+
+    path: str
+    methods: tuple[str, ...]
+    takes_body: bool
+    takes_form: bool
+    matches: Callable[[str], bool]
+
+
+class Routes:
+    """The routes that jobs may use, made from the app's own table."""
+
+    def __init__(self, app: Any, extra: Iterable[str]) -> None:
+        everything = [_route(route) for route in app.routes if getattr(route, "methods", None)]
+        wanted = set(extra)
+        self._closed = [r for r in everything if not _is_open(r.path) and r.path not in wanted]
+        self._open = _merged(r for r in everything if r not in self._closed)
+
+    def find(self, path: str) -> tuple[str, Route]:
+        """Return the path to call and its route: as written, else with `/v1`, else without.
+
+        Raises RequestError (404) naming the routes there are.
+        """
+        path = path.rstrip("/") or "/"
+        candidates = (path, f"/v1{path}", path.removeprefix("/v1"))
+        for candidate in candidates:
+            for route in self._open:
+                if route.matches(candidate):
+                    return candidate, route
+        for candidate in candidates:
+            for route in self._closed:
+                if route.matches(candidate):
+                    raise RequestError(
+                        f"The route {route.path} is closed on this worker. "
+                        f"The variable EXTRA_ROUTES={route.path} opens it.",
+                        code=404,
+                    )
+        names = sorted({route.path for route in self._open})
+        raise RequestError(
+            f"There is no route {shown(path)}.{nearest(path, names)} Routes: {', '.join(names)}.",
+            code=404,
+        )
+
+
+def _route(route: Any) -> Route:
+    params = getattr(getattr(route, "dependant", None), "body_params", ())
+
+    def matches(path: str) -> bool:
+        return route.path_regex.match(path) is not None
+
+    return Route(
+        route.path,
+        tuple(sorted(route.methods - {"HEAD"})),
+        takes_body=bool(params),
+        takes_form=any(isinstance(param.field_info, Form) for param in params),
+        matches=matches,
+    )
+
+
+def _is_open(path: str) -> bool:
+    return path in OPEN_ROUTES or (path.startswith("/v1/") and path not in ADMIN_ROUTES)
+
+
+def _merged(routes: Iterable[Route]) -> list[Route]:
+    """Join the entries of one path: FastAPI has one for each method."""
+    merged: dict[str, Route] = {}
+    for route in routes:
+        known = merged.get(route.path, route)
+        methods = tuple(sorted({*known.methods, *route.methods}))
+        merged[route.path] = replace(
+            known,
+            methods=methods,
+            takes_body=known.takes_body or route.takes_body,
+            takes_form=known.takes_form or route.takes_form,
+        )
+    return list(merged.values())

@@ -1,0 +1,1 @@
+"""Answers that take several engine requests: beams, guidance, healing."""

@@ -1,0 +1,1 @@
+"""From settings to a worker that takes jobs, and its end."""
