@@ -15,6 +15,24 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any
 
+import jinja2
+import vllm
+import vllm.config
+import vllm.envs
+from transformers.utils.chat_template_utils import _compile_jinja_template
+from vllm.entrypoints.launchers.cli_args import (
+    BaseFrontendArgs,
+    FrontendArgs,
+    make_arg_parser,
+    validate_parsed_serve_args,
+)
+from vllm.exceptions import VLLMError
+from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
+from vllm.reasoning import ReasoningParserManager
+from vllm.renderers.chat_utils import load_chat_template
+from vllm.tool_parsers import ToolParserManager
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
 from worker.sentences import hide, nearest
 from worker.spelling import boolean, items, parse_json
 
@@ -130,8 +148,6 @@ class _RefusedError(Exception):
 @cache
 def _parser() -> tuple[Any, dict[str, Any]]:
     """Build vLLM's parser. Return it, with every default taken out, and the defaults."""
-    from vllm.entrypoints.launchers.cli_args import make_arg_parser
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     class Parser(FlexibleArgumentParser):  # type: ignore[misc]
         def error(self, message: str) -> Any:
@@ -147,9 +163,6 @@ def _parser() -> tuple[Any, dict[str, Any]]:
 @cache
 def options() -> Mapping[str, Option]:
     """Return vLLM's options by the name of their field in vLLM's arguments, in its order."""
-    import vllm.config
-    from vllm.entrypoints.launchers.cli_args import BaseFrontendArgs, FrontendArgs
-
     server = {f.name for f in fields(FrontendArgs)} - {f.name for f in fields(BaseFrontendArgs)}
     server = server - NOT_THE_SERVER | ALSO_THE_SERVER
     parser, defaults = _parser()
@@ -244,8 +257,6 @@ def read_file(path: str) -> dict[str, Any]:
 
 def validate(args: argparse.Namespace) -> None:
     """Let vLLM check its arguments as `vllm serve` does. Raises ValueError with its sentence."""
-    from vllm.entrypoints.launchers.cli_args import validate_parsed_serve_args
-
     try:
         validate_parsed_serve_args(args)
     except Exception as error:  # vLLM's own errors are no ValueErrors
@@ -254,10 +265,6 @@ def validate(args: argparse.Namespace) -> None:
 
 def registered(dest: str) -> list[str]:
     """Return the names that vLLM knows where its parser takes any text."""
-    from vllm.model_executor.layers.quantization import QUANTIZATION_METHODS
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.tool_parsers import ToolParserManager
-
     known = {
         "quantization": QUANTIZATION_METHODS,
         "reasoning_parser": ReasoningParserManager.list_registered(),
@@ -268,25 +275,16 @@ def registered(dest: str) -> list[str]:
 
 def environment() -> frozenset[str]:
     """Return the variables that vLLM itself reads."""
-    import vllm.envs
-
     return frozenset(vllm.envs.environment_variables)
 
 
 def version() -> str:
     """Return vLLM's version."""
-    import vllm
-
     return str(vllm.__version__)
 
 
 def template_problem(value: str) -> str | None:
     """Return what is wrong with a chat template (a text or a file), as the end of a sentence."""
-    import jinja2
-    from transformers.utils.chat_template_utils import _compile_jinja_template
-    from vllm.exceptions import VLLMError
-    from vllm.renderers.chat_utils import load_chat_template
-
     try:
         # Private, but what vLLM 0.32 compiles templates with: the same tags are understood.
         _compile_jinja_template(load_chat_template(value))

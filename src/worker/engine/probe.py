@@ -3,7 +3,16 @@
 import argparse
 from typing import Any
 
+from pydantic import ValidationError
+from vllm import SamplingParams
+from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.sampling_params import RequestOutputKind
+
 from worker.errors import StartError
+from worker.processor.admission import Rules
+from worker.processor.order import Order
+from worker.processor.processor import PATH, Chain
 from worker.processor.reports import Folder
 
 
@@ -14,8 +23,6 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
     speculation. Registered as a plugin instead of an argument it would be handed placeholders
     where tokens belong (V1, asynchronous scheduling).
     """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
     engine_args = AsyncEngineArgs.from_cli_args(args)
     try:
         model_config = engine_args.create_model_config()
@@ -26,8 +33,6 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
             return args, "vLLM's V1 model runner takes no logits processor beside speculation."
     except Exception as error:
         raise StartError(reason(error)) from error
-    from worker.processor.processor import PATH
-
     changed = argparse.Namespace(**vars(args))
     changed.logits_processors = [*(args.logits_processors or ()), PATH]
     return changed, ""
@@ -38,13 +43,6 @@ async def why_not_live(client: Any, reports: Folder) -> str:
 
     A processor that was not loaded would be missing without a word.
     """
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
-
-    from worker.processor.admission import Rules
-    from worker.processor.order import Order
-    from worker.processor.processor import Chain
-
     config = client.vllm_config
     has_tokenizer = not config.model_config.skip_tokenizer_init
     on_cpu = config.device_config.device_type == "cpu"
@@ -93,8 +91,6 @@ def check(args: argparse.Namespace) -> None:
 
     Raises StartError with a sentence.
     """
-    from vllm.engine.arg_utils import AsyncEngineArgs
-
     try:
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except Exception as error:
@@ -104,8 +100,6 @@ def check(args: argparse.Namespace) -> None:
 
 def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
     """Refuse a scheme for experts alone on a model without any: vLLM only logs "0 layers"."""
-    from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
-
     wanted = model_config.quantization_config
     if scheme not in ONLINE_QUANT_SHORTHAND_NAMES or wanted is None or model_config.is_moe:
         return
@@ -119,8 +113,6 @@ def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
 
 def reason(error: Exception) -> str:
     """Pull the reason out of an exception: pydantic wraps vLLM's words in lines of its own."""
-    from pydantic import ValidationError
-
     if isinstance(error, ValidationError):
         return "; ".join(
             detail["msg"].removeprefix("Value error, ") for detail in error.errors()

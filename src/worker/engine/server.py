@@ -15,6 +15,16 @@ from typing import Any, TypeVar
 
 import psutil
 from anyio.from_thread import start_blocking_portal
+from pydantic import ValidationError
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
+from vllm.entrypoints.launchers.app import build_app
+from vllm.entrypoints.serve import create_error_response
+from vllm.entrypoints.serve.exception_handling.handlers.validation import clean_loc_for_param
+from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.logger import configure_logging_from_args
+from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
 
 from worker.engine.probe import reason, why_not_live, with_chain
 from worker.errors import EngineDied, RequestError, StartError
@@ -58,12 +68,6 @@ class Engine:
 
     def translate(self, error: Exception) -> RequestError:
         """Say what vLLM's server would have answered for an exception of vLLM's."""
-        from pydantic import ValidationError
-        from vllm.entrypoints.serve import create_error_response
-        from vllm.entrypoints.serve.exception_handling.handlers.validation import (
-            clean_loc_for_param,
-        )
-
         if isinstance(error, RequestError):
             return error
         if self.client.errored:
@@ -93,14 +97,6 @@ def running(args: argparse.Namespace, model: str) -> Iterator[Engine]:
 
 @asynccontextmanager
 async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine]:
-    from vllm.entrypoints.launchers.api_server.app_state import init_app_state
-    from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
-    from vllm.entrypoints.launchers.app import build_app
-    from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
-    from vllm.logger import configure_logging_from_args
-    from vllm.reasoning import ReasoningParserManager
-    from vllm.tool_parsers import ToolParserManager
-
     cli_env_setup()
     configure_logging_from_args(args)
     if args.tool_parser_plugin:

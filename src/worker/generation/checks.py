@@ -4,12 +4,10 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from worker.facts import Deployment
 from worker.sentences import shown
-
-if TYPE_CHECKING:
-    from worker.facts import Deployment
 
 MOST_STOP_STRINGS = 256
 # Beyond these a division turns logits of 32 bits into infinities.

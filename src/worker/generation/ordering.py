@@ -1,15 +1,13 @@
 """What transformers' processors must do for a request, in transformers' order."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from worker.errors import invalid_parameter
 from worker.facts import Deployment
 from worker.generation import table
 from worker.generation.table import BY_NAME, NEUTRAL
-
-if TYPE_CHECKING:
-    from worker.processor.order import Order
+from worker.processor.order import Order
 
 CHAIN_WARPERS = ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
 # Raises vLLM's lower bound, below which it changes a temperature without a word.
@@ -37,8 +35,6 @@ def order_of(
         fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, deployment))
     ):
         return None
-    from worker.processor.order import Order
-
     defaults = deployment.defaults
     penalty = asked.get("repetition_penalty", defaults.get("repetition_penalty", 1.0))
     if penalty != 1:

@@ -2,14 +2,12 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from worker.errors import RequestError
+from worker.facts import Deployment
 from worker.generation.checks import Check
 from worker.sentences import shown
-
-if TYPE_CHECKING:
-    from worker.facts import Deployment
 
 Kind = Literal["native", "chain", "routine", "output", "deployment", "refused"]
 KINDS: Mapping[Kind, str] = {

@@ -1,15 +1,12 @@
 """What a job asks of the engine, decided: a frozen value."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from vllm.sampling_params import SamplingParams
 
 from worker.errors import invalid_parameter
 from worker.facts import Deployment
-
-if TYPE_CHECKING:
-    from vllm.sampling_params import SamplingParams
-
-    from worker.processor.order import Order
+from worker.processor.order import Order
 
 
 @dataclass(frozen=True)

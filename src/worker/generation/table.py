@@ -6,8 +6,9 @@ SamplingParams.
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from worker.facts import Deployment
 from worker.generation.checks import (
     DECAY,
     FLAG,
@@ -40,9 +41,6 @@ from worker.generation.checks import (
     whole,
 )
 from worker.generation.parameter import Parameter
-
-if TYPE_CHECKING:
-    from worker.facts import Deployment
 
 
 def _speculative(facts: "Deployment", key: str) -> Any:

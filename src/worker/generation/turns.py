@@ -4,12 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
 
 from worker.errors import RequestError
-
-if TYPE_CHECKING:
-    from worker.processor.order import Order
+from worker.processor.order import Order
 
 log = logging.getLogger("worker")
 

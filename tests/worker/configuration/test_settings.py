@@ -888,7 +888,7 @@ def test_a_bad_adapter_stops_the_start(tmp_path: Path) -> None:
     assert settings(LORA_MODULES=f"a={path}", MAX_LORA_RANK="64").args.max_lora_rank == 64
 
 
-def test_bitsandbytes_implies_its_quantization(monkeypatch) -> None:
+def test_bitsandbytes_implies_its_quantization() -> None:
     """LOAD_FORMAT=bitsandbytes asks for the quantization too, where its plugin is installed."""
     assert problems(LOAD_FORMAT="bitsandbytes") == (
         "QUANTIZATION='bitsandbytes' (implied by LOAD_FORMAT) needs the package vllm-bnb-plugin, "
@@ -897,10 +897,16 @@ def test_bitsandbytes_implies_its_quantization(monkeypatch) -> None:
 
     from vllm.model_executor.layers import quantization
 
-    known = [*quantization.QUANTIZATION_METHODS, "bitsandbytes"]  # as a plugin registers it
-    monkeypatch.setattr(quantization, "QUANTIZATION_METHODS", known)
+    class Plugged(quantization.QuantizationConfig):
+        """What a plugin registers."""
 
-    assert settings(LOAD_FORMAT="bitsandbytes").args.quantization == "bitsandbytes"
+    quantization.register_quantization_config("bitsandbytes")(Plugged)
+    try:
+        implied = settings(LOAD_FORMAT="bitsandbytes").args.quantization
+    finally:
+        quantization.QUANTIZATION_METHODS.remove("bitsandbytes")
+
+    assert "bitsandbytes" == implied
 
 
 @pytest.mark.parametrize("name", ["/models/model-Q4_K_M.gguf", "org/model-GGUF:Q4_K_M"])

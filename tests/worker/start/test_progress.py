@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(120)
 
 STANDS_STILL = """
 import os, time
-from worker.startup import Startup
+from worker.start.progress import Startup
 start = Startup()
 start.phase("loading the model")
 with start.watched(1, lambda: os._exit(1)):
@@ -29,7 +29,7 @@ GETS_ON = {
 }
 SLOW = """
 import os, subprocess, sys, time
-from worker.startup import Startup
+from worker.start.progress import Startup
 held = []
 start = Startup()
 start.phase("loading the model")

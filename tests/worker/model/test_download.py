@@ -82,7 +82,7 @@ def test_a_gguf_file_is_named_by_its_quantisation() -> None:
     files = ["m-Q4_K_M.gguf", "m-Q8_0.gguf", "m.q4_k_m.gguf", "m-Q4_K_S.gguf"]
 
     assert ["m-Q4_K_M.gguf"] == choose(files, formats("org/m:Q4_K_M") or ())
-    assert ["m.q4_k_m.gguf"] == files.choose(files[2:], files.formats("org/m:Q4_K_M") or ())
+    assert ["m.q4_k_m.gguf"] == choose(files[2:], formats("org/m:Q4_K_M") or ())
 
 
 @pytest.fixture(scope="module")
