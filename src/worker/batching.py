@@ -6,12 +6,17 @@ while a post is under way the next one fills up.
 """
 
 import asyncio
+import json
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,15 @@ class BatchSizes:
             )
 
 
+# What is not streamed leaves in one piece, at its end.
+WHOLE = BatchSizes(min=10**12, max=10**12, max_delay_s=0, max_bytes=10**12)
+
+
+def weight(value: Any) -> int:
+    """Return how many bytes a value has as RunPod's SDK writes it: JSON with spaces, as UTF-8."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", errors="replace"))
+
+
 class Outbox(Generic[T]):
     """A queue between one producer and one consumer, on one event loop, that hands out batches.
 
@@ -60,6 +74,8 @@ class Outbox(Generic[T]):
         self._queue: deque[tuple[T, int, int, float]] = deque()  # item, tokens, bytes, put at
         self._tokens = 0
         self._bytes = 0
+        self.envelope_bytes = 0  # what every batch weighs beside its items
+        self.sent_bytes = 0
         self._closed = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -149,6 +165,7 @@ class Outbox(Generic[T]):
             batch_bytes += size_bytes
         self._tokens -= batch_tokens
         self._bytes -= batch_bytes
+        self.sent_bytes += batch_bytes + self.envelope_bytes
         if batch_tokens:
             self._target = min(self._target * sizes.growth, sizes.max)
         return batch
@@ -157,7 +174,3 @@ class Outbox(Generic[T]):
 def _wake(waiter: asyncio.Future[None]) -> None:
     if not waiter.done():
         waiter.set_result(None)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -4,7 +4,7 @@ WorkerError
 ├── SettingsError     the configuration is wrong: the start stops, exit code 1
 ├── StartError        the engine did not come up: the start stops, exit code 1
 └── RequestError      one job is wrong or was refused; its neighbours go on
-    └── EngineDied    the engine is gone: every job in hand fails, the process ends
+    └── EngineDied    the engine is gone: every running job fails, the process ends
 """
 
 import json
@@ -69,6 +69,13 @@ class RequestError(WorkerError):
                 "code": self.code,
             }
         }
+
+    def told(self, *, as_output: bool = False) -> Any:
+        """Return the yield that ends a job: FAILED, or COMPLETED with the error as output.
+
+        The SDK calls str() on the error, so it is text already. A dict would become Python's.
+        """
+        return self.text() if as_output else {"error": self.text()}
 
     def text(self) -> str:
         """Return the error as JSON text: the SDK calls `str()` on what it reports."""

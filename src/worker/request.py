@@ -99,6 +99,12 @@ def read(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
     raise RequestError(SHAPES + "".join(_unknown(key, known) for key in given if key not in known))
 
 
+def is_route(job: Mapping[str, Any]) -> bool:
+    """Say whether a job calls a route, be it right or wrong."""
+    given = job.get("input")
+    return isinstance(given, dict) and ("openai_route" in given or "route" in given)
+
+
 def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
     if "openai_route" not in given:
         if given.get("openai_input") is not None:

@@ -1,11 +1,20 @@
-"""What the entry point promises before any engine exists."""
+"""What the handler promises of one job, whatever its dialect does."""
 
+import asyncio
 import inspect
 import json
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
-from worker.handler import Worker
+import pytest
+
+from worker.batching import BatchSizes, Outbox
+from worker.errors import RequestError
+from worker.handler import Handler
+
+pytestmark = pytest.mark.timeout(20)
 
 IMPORT = """
 import json, signal, sys, threading
@@ -19,12 +28,47 @@ print(json.dumps({
     "signals": before == after,
 }))
 """
+FAILED = {"error": RequestError("The worker failed to answer this job.", code=500).text()}
+REFUSED = RequestError("No.", code=400)
+
+Answer = Callable[[Outbox[Any]], Coroutine[Any, Any, None]]
+
+
+class Dialect:
+    """A dialect whose answer is given: items become a list, an error ends the job."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+
+    def join(self, items: list[Any]) -> Any:
+        return items
+
+    def failure(self, error: RequestError) -> list[Any]:
+        return ["frame", error.told()]
+
+
+def handler(answer: Answer, max_result_bytes: int = 1000, **options: bool) -> Handler:
+    sizes = BatchSizes(max_delay_s=0)
+    return Handler(lambda _: Dialect(answer), sizes, max_result_bytes, **options)
+
+
+async def drain(yields: AsyncIterator[Any]) -> list[Any]:
+    return [one async for one in yields]
+
+
+def job(**given: Any) -> dict[str, Any]:
+    return {"id": "job-1", "input": {"prompt": "Hello", "stream": True} | given}
+
+
+async def put_three(outbox: Outbox[Any]) -> None:
+    for item in range(3):
+        outbox.put(item, 1, 10)
 
 
 def test_the_sdk_sees_a_generator() -> None:
     """The handler is an async generator function, the only kind whose yields the SDK streams."""
-    assert inspect.isasyncgenfunction(Worker.handle)
-    assert inspect.isasyncgenfunction(Worker.__new__(Worker).handle)
+    assert inspect.isasyncgenfunction(Handler.handle)
+    assert inspect.isasyncgenfunction(handler(put_three).handle)
 
 
 def test_import_has_no_side_effects() -> None:
@@ -39,3 +83,116 @@ def test_import_has_no_side_effects() -> None:
 
     assert {"heavy": [], "threads": 1, "signals": True} == json.loads(done.stdout)
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("stream", "expected"), [(True, [[0], [1, 2]]), (False, [[0, 1, 2]])])
+def test_a_job_leaves_in_batches(stream: bool, expected: list[Any]) -> None:
+    """A stream leaves in growing batches, and what is not streamed in one piece."""
+    assert expected == asyncio.run(drain(handler(put_three).handle(job(stream=stream))))
+
+
+def test_an_error_after_batches() -> None:
+    """What was ready before an error leaves first, then what the dialect says of the error."""
+
+    async def answer(outbox: Outbox[Any]) -> None:
+        outbox.put("ready", 1, 10)
+        raise REFUSED
+
+    assert [["ready"], "frame", REFUSED.told()] == asyncio.run(drain(handler(answer).handle(job())))
+
+
+async def fails(_: Outbox[Any]) -> None:
+    raise LookupError("our own fault")
+
+
+async def is_cancelled(_: Outbox[Any]) -> None:
+    """As when vLLM cancels a future of its own: nobody has stopped this job."""
+    raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize("answer", [fails, is_cancelled])
+def test_an_answer_that_nobody_foresaw_the_end_of(
+    answer: Answer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However an answer ends, its job ends: without Python's words, which the log has."""
+    assert ["frame", FAILED] == asyncio.run(drain(handler(answer).handle(job())))
+    assert [True] == [bool(record.exc_info) for record in caplog.records if record.exc_info]
+
+
+def test_a_result_that_is_too_large() -> None:
+    """A stream that grows beyond MAX_RESULT_MB ends with an error that says so."""
+
+    async def answer(outbox: Outbox[Any]) -> None:
+        outbox.put("a", 1, 900)
+        outbox.put("b", 1, 900)
+
+    *batches, frame, error = asyncio.run(drain(handler(answer).handle(job())))
+
+    assert ([["a"]], "frame") == (batches, frame)
+    assert 413 == json.loads(error["error"])["error"]["code"]
+
+
+@pytest.mark.parametrize("while_posting", [True, False])
+def test_a_stopped_job_stops_its_answer(
+    while_posting: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The SDK stops a job by cancelling its task, while it posts or while it waits for a batch."""
+
+    async def main() -> None:
+        started, stopped = asyncio.Event(), asyncio.Event()
+
+        async def answer(outbox: Outbox[Any]) -> None:
+            outbox.put("a", 1, 10)
+            started.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                stopped.set()
+
+        one = handler(answer)
+        posting = asyncio.Event()
+
+        async def consume() -> None:
+            async for _ in one.handle(job()):
+                if while_posting:
+                    posting.set()
+                    await asyncio.Event().wait()
+
+        task = asyncio.create_task(consume())
+        await (posting if while_posting else started).wait()
+        assert {task} == one.running
+        task.cancel()
+        await stopped.wait()
+        await asyncio.wait([task])
+        assert set() == one.running
+
+    asyncio.run(main())
+
+    assert [] == caplog.records
+
+
+def test_a_closed_worker_answers_nothing() -> None:
+    """Once the engine died a job gets no answer, so that the platform hands it out again."""
+
+    async def main() -> None:
+        one = handler(put_three)
+        one.is_closed = True
+        task = asyncio.create_task(drain(one.handle(job())))
+        done, _ = await asyncio.wait([task], timeout=0.2)
+        task.cancel()
+        assert set() == done
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("given", "is_output"),
+    [({"prompt": 7}, False), ({"openai_route": 7}, True), ({"route": 7}, True)],
+)
+def test_an_unreadable_job(given: dict[str, Any], is_output: bool) -> None:
+    """OPENAI_ERRORS_AS_OUTPUT holds for every job that calls a route, also for unreadable ones."""
+    one = handler(put_three, errors_as_output=True)
+    (told,) = asyncio.run(drain(one.handle({"id": "job-1", "input": given})))
+
+    assert is_output == isinstance(told, str)
+    assert 400 <= json.loads(told if is_output else told["error"])["error"]["code"] < 500

@@ -1,4 +1,4 @@
-"""vLLM's engine and vLLM's own web app, inside this process, on an event loop of their own.
+"""vLLM's engine and vLLM's own web app, inside this process and on its event loop.
 
 This is the one room that knows how vLLM 0.32 puts its server together
 (`vllm.entrypoints.launchers.api_server.entry`): an upgrade of vLLM is checked here.
@@ -6,15 +6,15 @@ This is the one room that knows how vLLM 0.32 puts its server together
 
 import argparse
 import asyncio
-import concurrent.futures
-from collections.abc import AsyncIterator, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager
+import logging
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any
 
+import jinja2
 import psutil
-from anyio.from_thread import start_blocking_portal
 from pydantic import ValidationError
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
@@ -22,6 +22,7 @@ from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.exception_handling.handlers.validation import clean_loc_for_param
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.exceptions import VLLMError
 from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
@@ -30,13 +31,14 @@ from worker.engine.probe import reason, why_not_live, with_chain
 from worker.errors import EngineDied, RequestError, StartError
 from worker.processor.reports import Folder
 
-T = TypeVar("T")
 DEATH_POLL_S = 0.25
+
+log = logging.getLogger("worker")
 
 
 @dataclass(frozen=True)
 class Engine:
-    """A running engine. Everything on it must be used on `loop`.
+    """A running engine, on the event loop that it was started on.
 
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
     what that application's routes work with; `children` are the engine's processes. `reports` is
@@ -45,21 +47,14 @@ class Engine:
 
     client: Any
     app: Any
-    loop: asyncio.AbstractEventLoop
     children: tuple[psutil.Process, ...]
     reports: Folder
     no_chain: str
 
-    def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run `work` as a task on the engine's loop; callable from any thread."""
-        return asyncio.run_coroutine_threadsafe(work, self.loop)
-
     @property
     def generates(self) -> bool:
         """Whether the model writes text; a pooling model does not."""
-        return hasattr(self.app.state, "openai_serving_completion") and bool(
-            self.app.state.openai_serving_completion
-        )
+        return bool(getattr(self.app.state, "openai_serving_completion", None))
 
     async def died(self) -> None:
         """Return once the engine is gone."""
@@ -67,32 +62,74 @@ class Engine:
             await asyncio.sleep(DEATH_POLL_S)
 
     def translate(self, error: Exception) -> RequestError:
-        """Say what vLLM's server would have answered for an exception of vLLM's."""
-        if isinstance(error, RequestError):
-            return error
+        """Say what vLLM's server would have answered for an error of vLLM's own.
+
+        Any other error is a fault of the worker's: its traceback goes into the log, and the caller
+        hears nothing of Python's.
+        """
         if self.client.errored:
             return EngineDied()
+        if isinstance(error, RequestError):
+            return error
+        if isinstance(error, VLLMError) and not str(error) and error.__cause__ is not None:
+            return self.translate(Exception(str(error.__cause__)))
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
             where = clean_loc_for_param(first["loc"])
             return RequestError(f"{where}: {first['msg']}.", param=where)
+        if not _is_vllms(error):
+            log.error("An answer failed in a way that nobody foresaw", exc_info=error)
+            return RequestError("The worker failed to answer this job.", code=500)
         info = create_error_response(error).error
         message = info.message.partition(" (parameter=")[0]  # which `param` says again
         return RequestError(message, code=info.code, type=info.type, param=info.param)
 
 
-@contextmanager
-def running(args: argparse.Namespace, model: str) -> Iterator[Engine]:
-    """Start the engine on a thread of its own; inside the block it is ready, outside it is gone.
+def _is_vllms(error: Exception) -> bool:
+    """Say whether an error is vLLM's word for the caller: of its own families, or of Jinja's.
 
+    vLLM 0.32 still raises a bare ValueError in places, which its server answers with 400: it counts
+    where it was raised in vLLM's or its libraries' code.
+    """
+    if isinstance(error, VLLMError | jinja2.TemplateError):
+        return True
+    if type(error) not in (ValueError, NotImplementedError, OverflowError):
+        return False
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    where = frame.tb_frame.f_globals.get("__name__", "") if frame is not None else ""
+    return not where.startswith("worker.")
+
+
+@contextmanager
+def running(
+    args: argparse.Namespace, model: str, loop: asyncio.AbstractEventLoop
+) -> Iterator[Engine]:
+    """Start the engine on `loop`; inside the block it is ready, outside it is gone.
+
+    The loop stands still when the block is entered and when it is left, and may run in between.
     `args` are vLLM's serve arguments, `model` is the name to show where vLLM would show a path.
     Raises StartError with a sentence when the engine does not come up.
     """
-    with (
-        start_blocking_portal(backend_options={"use_uvloop": True}) as portal,
-        portal.wrap_async_context_manager(_running(args, model)) as engine,
-    ):
-        yield engine
+    ready: asyncio.Future[Engine] = loop.create_future()
+    over = asyncio.Event()
+
+    async def own() -> None:  # one task enters and leaves: vLLM's contexts belong to a task
+        async with _running(args, model) as engine:
+            ready.set_result(engine)
+            await over.wait()
+
+    owner = loop.create_task(own())
+    either: list[asyncio.Future[Any]] = [owner, ready]
+    loop.run_until_complete(asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED))
+    if not ready.done():
+        owner.result()
+    try:
+        yield ready.result()
+    finally:
+        over.set()
+        loop.run_until_complete(owner)
 
 
 @asynccontextmanager
@@ -104,15 +141,12 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     args, no_chain = with_chain(args)
-    reports = Folder()
     before = set(psutil.Process().children(recursive=True))
-    building = build_async_engine_client(args)
-    try:
-        client = await building.__aenter__()
-    except Exception as error:
-        raise StartError(reason(error)) from error
-    try:
+    async with AsyncExitStack() as stack:
+        reports = Folder()
+        stack.callback(reports.remove)
         try:
+            client = await stack.enter_async_context(build_async_engine_client(args))
             tasks = await client.get_supported_tasks()
             app = build_app(args, tasks, client.model_config)
             await init_app_state(client, app.state, args, tasks)
@@ -123,15 +157,6 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         for path in app.state.openai_serving_models.base_model_paths:
             path.model_path = model
         children = set(psutil.Process().children(recursive=True)) - before
-        async with app.router.lifespan_context(app):
-            yield Engine(
-                client,
-                app,
-                asyncio.get_running_loop(),
-                tuple(children),
-                reports,
-                no_chain or await why_not_live(client, reports),
-            )
-    finally:
-        reports.remove()
-        await building.__aexit__(None, None, None)
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        no_chain = no_chain or await why_not_live(client, reports)
+        yield Engine(client, app, tuple(children), reports, no_chain)

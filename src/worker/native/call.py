@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-from worker.batching import Outbox
+from worker.batching import Outbox, weight
 from worker.engine import rendering
 from worker.engine.server import Engine
 from worker.errors import RequestError
@@ -72,31 +72,40 @@ class NativeCall:
                 self._notes["prompt_token_ids"] = prompts if len(prompts) > 1 else prompts[0]
             self._choices = len(writers) * plan.sequences
             self._input_tokens = sum(map(len, prompts))
+            outbox.envelope_bytes = weight(self._reply())
             async with asyncio.TaskGroup() as group:
-                for writer in writers:
-                    group.create_task(self._send(writer, outbox))
+                sending = [group.create_task(self._send(one, outbox)) for one in writers]
+            if any(task.cancelled() for task in sending):  # by vLLM: a group takes it for an end
+                raise RuntimeError("The engine gave a request up.")
         except Exception as error:
             raise self._engine.translate(_first(error)) from error
 
     def join(self, pieces: list[Piece]) -> dict[str, Any]:
         """Make one yield of a batch: every choice in it, empty where nothing is new."""
-        choices: list[dict[str, Any]] = [{"tokens": []} for _ in range(self._choices)]
+        reply = self._reply()
         for piece in pieces:
-            choice = choices[piece.choice]
+            choice = reply["choices"][piece.choice]
             choice["tokens"].append(piece.text)
-            self._output_tokens += len(piece.token_ids)
+            reply["usage"]["output"] += len(piece.token_ids)
             for key, value in piece.extra.items():
                 if key in LISTS:
                     choice.setdefault(key, []).extend(value)
                 else:
                     choice[key] = value
-        usage = {"input": self._input_tokens, "output": self._output_tokens}
+        self._output_tokens = reply["usage"]["output"]
         notes, self._notes = self._notes, {}
-        return {"choices": choices, "usage": usage, **notes}
+        return reply | notes
 
-    def frame(self, error: RequestError) -> None:  # noqa: ARG002 - the other dialects have one
-        """Return nothing: in this dialect an error is the job's, and its stream just ends."""
-        return
+    def failure(self, error: RequestError) -> list[Any]:
+        """Return the job's error: in this dialect the stream says nothing of it."""
+        return [error.told()]
+
+    def _reply(self) -> dict[str, Any]:
+        """Return a yield with nothing new in it."""
+        return {
+            "choices": [{"tokens": []} for _ in range(self._choices)],
+            "usage": {"input": self._input_tokens, "output": self._output_tokens},
+        }
 
     def _limit(self, sequences: int) -> None:
         most = self._deployment.limits.max_sequences
@@ -148,7 +157,7 @@ class NativeCall:
         sequences = plan.beams.width if plan.beams else plan.params.n
         async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
             async for piece in writer.pieces():
-                outbox.put(piece, len(piece.token_ids), len(piece.text))
+                outbox.put(piece, len(piece.token_ids), piece.size_bytes)
 
 
 def _no_tokenizer(what: str, param: str) -> RequestError:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from worker.batching import weight
 from worker.errors import RequestError
 from worker.generation.plan import Plan
 from worker.routines.asker import Sequence
@@ -22,6 +23,11 @@ class Piece:
     text: str
     token_ids: tuple[int, ...]
     extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """What it adds to a yield, as the SDK writes it."""
+        return weight([self.text, self.extra] if self.extra else self.text) + len(", ")
 
 
 def piece_of(choice: int, sequence: Sequence, plan: Plan) -> Piece:

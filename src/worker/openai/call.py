@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from worker.batching import Outbox
+from worker.batching import Outbox, weight
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Deployment
@@ -38,8 +38,12 @@ class RouteCall:
         *,
         model: str,
         raw: bool,
+        errors_as_output: bool,
     ) -> None:
-        """`model` stands in where the client names none; `raw` is RAW_OPENAI_OUTPUT."""
+        """`model` stands in where the client names none.
+
+        `raw` is RAW_OPENAI_OUTPUT, `errors_as_output` OPENAI_ERRORS_AS_OUTPUT.
+        """
         self._request = request
         self._engine = engine
         self._routes = routes
@@ -47,6 +51,7 @@ class RouteCall:
         self._turns = turns
         self._model = model
         self._raw = raw
+        self._errors_as_output = errors_as_output
         self._told = False  # whether the stream has carried its error in vLLM's own words
 
     async def answer(self, outbox: Outbox[Any]) -> None:
@@ -117,10 +122,15 @@ class RouteCall:
         payloads = (payload(event) for event in items)
         return [json.loads(data) for data in payloads if data and data != b"[DONE]"]
 
-    def frame(self, error: RequestError) -> Any:
-        """Return what a stream says of an error before its job fails; None without a stream."""
-        if not self._request.stream or self._told:
-            return None
+    def failure(self, error: RequestError) -> list[Any]:
+        """Return what a stream says of an error, in its dialect, and the job's error."""
+        if not self._request.stream:
+            return [error.told(as_output=self._errors_as_output)]
+        frames = [] if self._told else [self._frame(error)]
+        # As an output the error would follow the frame that has told it.
+        return frames if self._errors_as_output else [*frames, error.told()]
+
+    def _frame(self, error: RequestError) -> Any:
         if self._request.path.split("?")[0].rstrip("/").endswith("/messages"):
             body = {"type": "error", "error": {"type": error.type, "message": error.message}}
             event = f"event: error\ndata: {json.dumps(body)}\n\n"
@@ -179,7 +189,8 @@ class RouteCall:
             raise RequestError(f"{path} gave no answer.", code=500)
         if exchange.status >= 400:
             raise self._status_error(exchange.status, content, path)
-        outbox.put(value_of(exchange.content_type, content), 0, len(content))
+        value = value_of(exchange.content_type, content)
+        outbox.put(value, 0, weight(value))
 
     def _status_error(self, status: int, content: bytes, path: str) -> RequestError:
         if self._engine.client.errored:

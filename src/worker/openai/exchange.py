@@ -6,7 +6,7 @@ from typing import Any
 
 from worker.batching import Outbox
 from worker.errors import RequestError
-from worker.openai.events import EventSplitter, weigh
+from worker.openai.events import EventSplitter, weigh, written_bytes
 from worker.processor.reports import Report, refuse_failure
 
 Message = dict[str, Any]
@@ -69,7 +69,7 @@ class Exchange:
         tokens, error = weigh(event)
         if error is not None:
             self.error = error
-        self._outbox.put(event, tokens, len(event))
+        self._outbox.put(event, tokens, written_bytes(event))
 
 
 async def run(call: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:
@@ -85,5 +85,5 @@ async def run(call: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:
         await asyncio.wait([running])
         raise
     if running.cancelled():  # by the app itself; raised here, it would look like our own end
-        raise RuntimeError("The server gave this request up.")
+        raise RequestError("The server gave this request up.", code=500)
     running.result()

@@ -2,30 +2,35 @@
 
 import argparse
 import asyncio
-import contextlib
 import logging
 import os
 from collections.abc import Mapping
-from typing import NoReturn
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, NoReturn
 
-import runpod.serverless
 import uvloop
 
+from worker.batching import BatchSizes
 from worker.configuration.settings import Settings
 from worker.engine import probe, server
-from worker.handler import Worker
+from worker.engine.facts import facts_of, model_defaults
+from worker.engine.server import Engine
+from worker.errors import StartError
+from worker.facts import Deployment, Limits
+from worker.generation import inherited
+from worker.generation.turns import Turns
+from worker.handler import Call, Handler
 from worker.model import locate
+from worker.native.call import NativeCall
+from worker.openai.call import RouteCall
+from worker.openai.routes import Routes
+from worker.request import NativeRequest, Request
+from worker.start import ending, sdk
 from worker.start.ending import leave
 from worker.start.progress import Startup
 
-
-def _settings(
-    environ: Mapping[str, str], baked: Mapping[str, str]
-) -> tuple[Settings, argparse.Namespace]:
-    """Return the settings and vLLM's arguments with what is on disk found there."""
-    settings = Settings.from_env(environ, baked)
-    print(settings.report(), flush=True)
-    return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
+log = logging.getLogger("worker")
 
 
 def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
@@ -43,27 +48,110 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
     logging.basicConfig(level=logging.INFO, format="worker: %(message)s")
     start.phase("reading the configuration")
     settings, args = _settings(environ, baked)
-    with contextlib.ExitStack() as stack:
+    loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
+    asyncio.set_event_loop(loop)
+    with ExitStack() as stack:
         with start.watched(settings.startup_timeout_s, lambda: leave(1)):
             start.phase("fetching the model")
             args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
             start.phase("loading the model")
-            ready = stack.enter_context(server.running(args, settings.served_model_names[0]))
-            worker = Worker(settings, ready)
-            watch = ready.submit(worker.watch())
+            served = settings.served_model_names[0]
+            engine = stack.enter_context(server.running(args, served, loop))
+            facts = _facts(settings, engine)
+            handler = _handler(settings, engine, facts)
+            watch = loop.create_task(ending.watch(engine, handler))
             start.phase("warming up")
-            asyncio.run(worker.warm_up())
+            loop.run_until_complete(_warm_up(handler, engine, facts))
         start.phase("ready")
         print(start.report(), flush=True)
-        # The SDK calls asyncio.run, which takes its loop from the policy.
-        asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
-
-        runpod.serverless.start(
-            {
-                "handler": worker.handle,
-                "return_aggregate_stream": True,
-                "concurrency_modifier": lambda _: settings.max_concurrency,
-            }
-        )
+        sdk.serve(handler.handle, loop, settings.max_concurrency)
         watch.cancel()
     leave(0)
+
+
+def _settings(
+    environ: Mapping[str, str], baked: Mapping[str, str]
+) -> tuple[Settings, argparse.Namespace]:
+    """Return the settings and vLLM's arguments with what is on disk found there."""
+    settings = Settings.from_env(environ, baked)
+    print(settings.report(), flush=True)
+    return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
+
+
+def _facts(settings: Settings, engine: Engine) -> Deployment:
+    config = engine.client.vllm_config
+    facts = facts_of(
+        config,
+        default_max_tokens=settings.default_max_tokens,
+        no_chain=engine.no_chain,
+        limits=Limits(
+            settings.max_num_beams,
+            settings.max_sequences,
+            settings.max_scores,
+            settings.max_word_sequences,
+        ),
+    )
+    return replace(facts, inherited=inherited.read(model_defaults(config), facts))
+
+
+def _handler(settings: Settings, engine: Engine, facts: Deployment) -> Handler:
+    turns = Turns(settings.max_chains, settings.max_dear_chains)
+    routes = Routes(engine.app, settings.extra_routes)
+
+    def dialect(request: Request) -> Call:
+        if isinstance(request, NativeRequest):
+            return NativeCall(request, engine, facts, turns)
+        return RouteCall(
+            request,
+            engine,
+            routes,
+            facts,
+            turns,
+            model=settings.served_model_names[0],
+            raw=settings.raw_openai_output,
+            errors_as_output=settings.openai_errors_as_output,
+        )
+
+    sizes = BatchSizes(
+        settings.min_batch_size,
+        settings.max_batch_size,
+        settings.batch_size_growth_factor,
+        settings.max_batch_delay_ms / 1000,
+    )
+    return Handler(
+        dialect,
+        sizes,
+        settings.max_result_mb * 1_000_000,
+        errors_as_output=settings.openai_errors_as_output,
+    )
+
+
+async def _warm_up(handler: Handler, engine: Engine, facts: Deployment) -> None:
+    """Answer one job of each kind, so that the first customer's is not the first.
+
+    Raises StartError when the engine does not survive it. A kind that this model cannot do, such
+    as a conversation without a chat template, is no failure.
+    """
+    for given in _warm_up_inputs(engine, facts):
+        async for batch in handler.handle({"id": "warm-up", "input": given}):
+            log.debug("warm-up: %s", batch)
+    if engine.client.errored:
+        raise StartError("The engine stopped while it was warmed up.")
+
+
+def _warm_up_inputs(engine: Engine, facts: Deployment) -> list[dict[str, Any]]:
+    if not engine.generates:
+        return [{"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello"}}]
+    short = {"max_tokens": 2}
+    if not facts.has_tokenizer:
+        return [{"prompt": [1], "sampling_params": short}]
+    chat = {"messages": [{"role": "user", "content": "Hello"}], **short}
+    text = {"prompt": "Hello", **short}
+    return [
+        {"prompt": "Hello", "sampling_params": short},
+        *(
+            {"openai_route": route, "openai_input": body | {"stream": stream}}
+            for route, body in (("/v1/chat/completions", chat), ("/v1/completions", text))
+            for stream in (False, True)
+        ),
+    ]

@@ -247,9 +247,7 @@ RULES = Deployment(vocab_size=100, max_model_len=100), Turns(1, 1)
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
     """The value that a call is given; of the client it only asks whether the engine is dead."""
     client = SimpleNamespace(errored=errored)
-    return Engine(
-        client, app, asyncio.get_running_loop(), children=(), reports=Folder(), no_chain=""
-    )
+    return Engine(client, app, children=(), reports=Folder(), no_chain="")
 
 
 def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:
@@ -290,7 +288,15 @@ def answer(
     async def main() -> Outcome:
         fastapi = make_app([])
         engine = make_engine(app or fastapi, errored=errored)
-        call = RouteCall(request, engine, Routes(fastapi, extra), *RULES, model=MODEL, raw=raw)
+        call = RouteCall(
+            request,
+            engine,
+            Routes(fastapi, extra),
+            *RULES,
+            model=MODEL,
+            raw=raw,
+            errors_as_output=False,
+        )
         outbox: Outbox[Any] = Outbox(request.sizes)
         error = None
         try:
@@ -298,7 +304,7 @@ def answer(
         except RequestError as refused:
             error = refused
         outbox.close()
-        outcome = Outcome([], error, error and call.frame(error))
+        outcome = Outcome([], error, next(iter(call.failure(error)[:-1]), None) if error else None)
         while (items := await outbox.next()) is not None:
             outcome.yields.append(call.join(items))
         return outcome
@@ -699,7 +705,15 @@ def test_tokens_are_counted() -> None:
     async def main() -> list[int]:
         app = make_app([])
         request = ask(CHAT, {"stream": True})
-        call = RouteCall(request, make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=False)
+        call = RouteCall(
+            request,
+            make_engine(app),
+            Routes(app, ()),
+            *RULES,
+            model=MODEL,
+            raw=False,
+            errors_as_output=False,
+        )
         outbox: Outbox[Any] = Outbox(BatchSizes(max_delay_s=0))
         await call.answer(outbox)
         outbox.close()
@@ -956,14 +970,20 @@ def test_frame(path: str, body: Any, raw: bool, expected: Any) -> None:
     async def main() -> Any:
         app = make_app([])
         call = RouteCall(
-            ask(path, body), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=raw
+            ask(path, body),
+            make_engine(app),
+            Routes(app, ()),
+            *RULES,
+            model=MODEL,
+            raw=raw,
+            errors_as_output=False,
         )
-        return call.frame(error)
+        return call.failure(error)[:-1]
 
     if isinstance(expected, str):
         expected = expected.replace("ERROR", json.dumps(REFUSED))
 
-    assert expected == run(main())
+    assert ([] if expected is None else [expected]) == run(main())
 
 
 def test_no_error_is_a_completion() -> None:
@@ -982,7 +1002,13 @@ async def cancel_when(
     """Start a call, cancel it once it is under way, and return it ended."""
     app = make_app(seen)
     call = RouteCall(
-        ask(path, {}), make_engine(app), Routes(app, ()), *RULES, model=MODEL, raw=True
+        ask(path, {}),
+        make_engine(app),
+        Routes(app, ()),
+        *RULES,
+        model=MODEL,
+        raw=True,
+        errors_as_output=False,
     )
     task = asyncio.create_task(call.answer(Outbox(BatchSizes())))
     while not ready():
@@ -1029,9 +1055,23 @@ def test_a_neighbour_goes_on() -> None:
         seen: list[str] = []
         app = make_app(seen)
         engine, routes = make_engine(app), Routes(app, ())
-        gone = RouteCall(ask("/v1/waits", {}), engine, routes, *RULES, model=MODEL, raw=True)
+        gone = RouteCall(
+            ask("/v1/waits", {}),
+            engine,
+            routes,
+            *RULES,
+            model=MODEL,
+            raw=True,
+            errors_as_output=False,
+        )
         stays = RouteCall(
-            ask(CHAT, {"stream": True}), engine, routes, *RULES, model=MODEL, raw=True
+            ask(CHAT, {"stream": True}),
+            engine,
+            routes,
+            *RULES,
+            model=MODEL,
+            raw=True,
+            errors_as_output=False,
         )
         outbox: Outbox[Any] = Outbox(BatchSizes())
         task = asyncio.create_task(gone.answer(Outbox(BatchSizes())))
