@@ -79,7 +79,7 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         loop: asyncio.AbstractEventLoop = self.config["loop"]
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.kill_worker)
-        asyncio.run(self.run())
+        loop.run_until_complete(self.run())
 
     async def get_jobs(self, session: Any) -> None:
         """Take jobs until the worker is told to leave.
@@ -188,8 +188,8 @@ def fail_one_job(sentence: str) -> None:
     register(start)
     # The SDK would end the process here and now, and its heartbeat process would live on.
     rp_fitness._terminate_unhealthy = leave
-    # With room for no job it takes none by itself, and after the hook failed it claims exactly one.
-    # (With room for one it would cancel a take that is on its way, and lose what that brings.)
+    # With room for no job it takes none by itself, and claims exactly one when the hook has failed.
+    # (With room for one it would begin a take of its own, and cancel it, whatever that may bring.)
     with suppress(SystemExit):
         _start({"concurrency_modifier": lambda _current: 0})
 
