@@ -6,7 +6,7 @@ from typing import Any
 
 from worker.errors import RequestError
 from worker.facts import Deployment
-from worker.generation.table import BY_NAME, INHERITED, NEUTRAL
+from worker.generation.table import PARAMETERS
 
 log = logging.getLogger("worker")
 
@@ -30,12 +30,15 @@ def for_request(own: set[str], deployment: Deployment, warnings: list[str]) -> M
 def read(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
     """Return what a request inherits of the model's generation_config.json beyond vLLM."""
     kept = {}
-    for name in INHERITED:
+    for parameter in PARAMETERS:
+        if not parameter.inherited:
+            continue
+        name = parameter.name
         value = given.get(name)
-        if value is None or value == NEUTRAL.get(name):
+        if value is None or value == parameter.neutral:
             continue
         try:
-            kept[name] = BY_NAME[name].read(name, value, deployment)
+            kept[name] = parameter.read(name, value, deployment)
         except RequestError as error:
             log.warning("generation_config.json is not followed: %s", error.message)
     return kept

@@ -6,7 +6,7 @@ from typing import Any
 from worker.errors import invalid_parameter
 from worker.facts import Deployment
 from worker.generation import table
-from worker.generation.table import BY_NAME, NEUTRAL
+from worker.generation.table import BY_NAME
 from worker.processor.order import Order
 
 CHAIN_WARPERS = ("top_h", "typical_p", "epsilon_cutoff", "eta_cutoff")
@@ -29,7 +29,7 @@ def order_of(
         if parameter.kind == "chain"
         and parameter.name in asked
         and (samples or parameter.name not in CHAIN_WARPERS)
-        and asked[parameter.name] != NEUTRAL.get(parameter.name)
+        and asked[parameter.name] != parameter.neutral
     }
     if not (
         fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, deployment))

@@ -27,6 +27,8 @@ class Parameter:
     `becomes` says what it turns into here, `differs` what a user of the reference will notice. For
     a deployment parameter `option` names the variable that sets it, and `fits` says whether the
     value is what this worker does anyway. For a refused one `differs` is the sentence's end.
+    With `neutral` it does nothing. `inherited`: the model's generation_config.json may set it,
+    beside what vLLM reads of that file.
     """
 
     name: str
@@ -39,9 +41,11 @@ class Parameter:
     aliases: tuple[str, ...] = ()
     reference: Literal["Hugging Face", "vLLM", "both"] = "Hugging Face"
     option: str = ""
-    fits: Callable[[Any, "Deployment"], bool] = field(default=lambda _value, _facts: False)
+    neutral: Any = None
+    inherited: bool = False
+    fits: Callable[[Any, Deployment], bool] = field(default=lambda _value, _facts: False)
 
-    def read(self, name: str, value: Any, deployment: "Deployment") -> Any:
+    def read(self, name: str, value: Any, deployment: Deployment) -> Any:
         """Return a job's value as the engine wants it; `name` is what the job calls the parameter.
 
         Raises RequestError.
@@ -72,9 +76,46 @@ class Parameter:
         return value
 
 
-def _current(option: str, deployment: "Deployment") -> str:
+def _current(option: str, deployment: Deployment) -> str:
     name = option.lower()
     options = {"max_model_len": deployment.max_model_len, **deployment.engine_options}
     if name not in options:
         return ""
     return f", and here it is different ({name}={shown(options[name])})"
+
+
+def native(name: str, meaning: str, check: Check, **more: Any) -> Parameter:
+    """Return a row that becomes a field of vLLM's own."""
+    return Parameter(name, "native", meaning, check, **more)
+
+
+def vllm(name: str, meaning: str, check: Check, example: Any = None, **more: Any) -> Parameter:
+    """Return a row that is a field of vLLM's own, under vLLM's name."""
+    return Parameter(name, "native", meaning, check, example=example, reference="vLLM", **more)
+
+
+def chain(name: str, meaning: str, check: Check, **more: Any) -> Parameter:
+    """Return a row that one of transformers' processors answers for."""
+    return Parameter(name, "chain", meaning, check, becomes="the chain", inherited=True, **more)
+
+
+def routine(name: str, meaning: str, check: Check, **more: Any) -> Parameter:
+    """Return a row that several engine requests answer for."""
+    return Parameter(name, "routine", meaning, check, **more)
+
+
+def output(name: str, meaning: str, check: Check, **more: Any) -> Parameter:
+    """Return a row that says what the reply holds."""
+    return Parameter(name, "output", meaning, check, **more)
+
+
+def fixed(
+    name: str, meaning: str, option: str, check: Check | None = None, **more: Any
+) -> Parameter:
+    """Return a row that is fixed when the worker starts, by the variable `option`."""
+    return Parameter(name, "deployment", meaning, check, option=option, **more)
+
+
+def refused(name: str, meaning: str, why: str, **more: Any) -> Parameter:
+    """Return a row that is refused; `why` ends the sentence."""
+    return Parameter(name, "refused", meaning, differs=why, **more)
