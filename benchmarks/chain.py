@@ -25,7 +25,7 @@ from typing import Any
 from worker.configuration.settings import Settings
 from worker.engine import server
 from worker.engine.facts import facts_of
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation import reading
 from worker.generation.plan import Plan
 from worker.processor.reports import Report, refuse_failure
@@ -53,7 +53,7 @@ class Row:
     given: Mapping[str, Any] = field(default_factory=dict)
     own: Mapping[str, Any] | None = None
     asking: int = REQUESTS  # so many of the requests; the others are plain
-    is_dear: bool = False  # so slow that one round is enough
+    is_costly: bool = False  # so slow that one round is enough
 
 
 def rows(tokenizer: Any) -> list[Row]:
@@ -103,11 +103,11 @@ def rows(tokenizer: Any) -> list[Row]:
         Row("renormalize_logits", {"renormalize_logits": True}),
         Row("remove_invalid_values", {"remove_invalid_values": True}),
         Row("watermark, lefthash", mark(seeding_scheme="lefthash")),
-        Row("watermark, selfhash", mark(seeding_scheme="selfhash"), is_dear=True),
+        Row("watermark, selfhash", mark(seeding_scheme="selfhash"), is_costly=True),
         Row(
             "watermark, SynthID of 30 keys",
             mark(keys=list(range(1, 31)), ngram_len=5),
-            is_dear=True,
+            is_costly=True,
         ),
         Row("six of them together", six),
         Row("output_scores=20", {"output_scores": 20}, {"logprobs": 20}),
@@ -135,7 +135,7 @@ def main() -> None:
 
     load = os.getloadavg()[0]
     with server.running(settings.args, MODEL) as ready:
-        assert not ready.no_chain, ready.no_chain
+        assert not ready.why_no_chain, ready.why_no_chain
         deployment = facts_of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
         plain_s, runs = in_turns(ready, deployment, table)
@@ -161,7 +161,7 @@ def main() -> None:
 
 
 def in_turns(
-    ready: server.Engine, deployment: Deployment, table: list[Row]
+    ready: server.Engine, deployment: Facts, table: list[Row]
 ) -> tuple[float, dict[tuple[str, str], float]]:
     """Return the seconds of the fastest plain run, and of each row's, in the chain and in vLLM."""
     plain = planned({}, deployment)
@@ -177,7 +177,7 @@ def in_turns(
         for index, row in enumerate(table):
             if index % PLAIN_EVERY == 0:
                 plains.append(run_s(plain))
-            if row.is_dear and round_:
+            if row.is_costly and round_:
                 continue
             plans = {"chain": planned(row.given, deployment, chain=True)}
             if row.own is not None:
@@ -187,7 +187,7 @@ def in_turns(
     return min(plains), {key: min(each) for key, each in runs.items()}
 
 
-def planned(given: Mapping[str, Any], deployment: Deployment, *, chain: bool = False) -> Plan:
+def planned(given: Mapping[str, Any], deployment: Facts, *, chain: bool = False) -> Plan:
     """Read a job's parameters; with `chain` they run there even if vLLM has a field for them."""
     plan = reading.read({**LONG, **given}, deployment, stream=True)
     if not chain or plan.order is not None:
@@ -227,7 +227,7 @@ async def batch(ready: server.Engine, plans: list[Plan]) -> float:
     return time.perf_counter() - start_s
 
 
-def alone(row: Row, deployment: Deployment, ready: server.Engine) -> tuple[float, float]:
+def alone(row: Row, deployment: Facts, ready: server.Engine) -> tuple[float, float]:
     """Return the CPU seconds of one row of the logits at each token, and at the first."""
     import torch
 
@@ -269,7 +269,7 @@ def admitted(table: list[Row]) -> dict[str, dict[str, Any]]:
     """Return jobs' parameters, few and many."""
     many: dict[str, Any] = {}
     for row in table:
-        if row.asking == REQUESTS and not row.is_dear:
+        if row.asking == REQUESTS and not row.is_costly:
             many |= row.given
     return {"a plain job": LONG | {"max_tokens": 64}, f"{len(many)} parameters": many}
 

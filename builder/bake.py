@@ -160,8 +160,6 @@ def main() -> int:
     # Blobs lie beside their snapshot, so that the folder can be copied from stage to stage.
     os.environ["HF_HUB_DISABLE_SHARED_BLOBS"] = "1"
     os.environ.setdefault("HF_XET_HIGH_PERFORMANCE", "1")
-    # The switch of a package that the hub's client uses no more, and that broke every download.
-    os.environ.pop("HF_HUB_ENABLE_HF_TRANSFER", None)
     try:
         given = arguments(os.environ)
         if not given:

@@ -22,7 +22,7 @@ from worker import sentences  # noqa: E402
 from worker.configuration.retired import RETIRED  # noqa: E402
 from worker.configuration.variables import ALIASES, VARIABLES  # noqa: E402
 from worker.engine import command_line  # noqa: E402
-from worker.facts import Deployment  # noqa: E402
+from worker.facts import Facts  # noqa: E402
 from worker.generation.parameter import Parameter  # noqa: E402
 from worker.generation.table import PARAMETERS  # noqa: E402
 
@@ -52,6 +52,9 @@ def settings_page() -> str:
     own = ((_names(v.names), v.kind, _default(v.default), v.meaning) for v in VARIABLES)
     aliases = ((f"`{alias}`", f"`{name}`") for alias, name in ALIASES.items())
     advice: dict[str, list[str]] = {}
+    for old in VARIABLES:
+        if old.retired:
+            advice[f"{old.name} is its name now, and takes its value"] = list(old.retired)
     for row in RETIRED.values():
         advice.setdefault(row.advice, []).append(row.name)
     retired = ((_names(names), f"{text}.") for text, names in advice.items())
@@ -110,7 +113,7 @@ def knobs_page() -> str:
 PARAMETERS_INTRO = """\
 # Generation parameters
 
-<!-- Written by docs/generate.py from src/worker/parameters.py: do not edit. -->
+<!-- Written by docs/generate.py from src/worker/generation/table.py: do not edit. -->
 
 A job takes the parameters of transformers' `generate()` and of vLLM's `SamplingParams` by their
 names, and Hugging Face's give the tokens that `generate()` would give.
@@ -261,7 +264,7 @@ def _parameter(row: Parameter) -> tuple[str, ...]:
 
 def _accepted(row: Parameter) -> str:
     nothing = (0, 1) if row.check is None else (False,)
-    return ", ".join(f"`{json.dumps(v)}`" for v in nothing if row.fits(v, Deployment(0, 0)))
+    return ", ".join(f"`{json.dumps(v)}`" for v in nothing if row.fits(v, Facts(0, 0)))
 
 
 PAGES: dict[str, Callable[[], str]] = {

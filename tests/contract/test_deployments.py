@@ -55,7 +55,7 @@ def no_tokenizer() -> Iterator[Served]:
         "SERVED_MODEL_NAME": "tiny",
         "SKIP_TOKENIZER_INIT": "1",
         "MAX_CHAINS": "3",
-        "MAX_DEAR_CHAINS": "1",
+        "MAX_COSTLY_CHAINS": "1",
         "MAX_NUM_BEAMS": "3",
         "MAX_SEQUENCES": "5",
         "MAX_SCORES": "2",

@@ -10,13 +10,12 @@ from pathlib import Path
 from worker.configuration.environ import (
     base_path,
     existing_parent,
-    fast_download_is_missing,
     has_room,
     is_no_token,
 )
 from worker.configuration.layers import Findings, Given, known_variables
 from worker.configuration.retired import RETIRED
-from worker.configuration.variables import DEFAULTS, EXTRA_ARGS
+from worker.configuration.variables import EXTRA_ARGS, VARIABLES, Own
 from worker.engine import command_line
 from worker.model import files
 
@@ -95,10 +94,11 @@ def _check_adapters(given: Mapping[str, Given], found: Findings) -> None:
 
 
 def check_batches(own: Mapping[str, Given], found: Findings) -> None:
-    least = own.get(
-        "min_batch_size", Given("DEFAULT_MIN_BATCH_SIZE", DEFAULTS["min_batch_size"], "")
+    """Refuse a first post of a stream that is larger than every later one."""
+    least, most = (
+        own.get(name, Given(name.upper(), getattr(Own, name), ""))
+        for name in ("default_min_batch_size", "default_batch_size")
     )
-    most = own.get("max_batch_size", Given("DEFAULT_BATCH_SIZE", DEFAULTS["max_batch_size"], ""))
     if least.value > most.value:
         found.problems.append(f"{least.name}={least.value} is more than {most.name}={most.value}")
 
@@ -121,11 +121,8 @@ def suspect(environ: Mapping[str, str], found: Findings) -> None:
         )
     elif base and not has_room(base):
         found.warnings.append(f"{base} is full: compiled kernels are not kept in it.")
-    if fast_download_is_missing(environ):
-        found.warnings.append(
-            "HF_HUB_ENABLE_HF_TRANSFER is ignored: the package hf_transfer is not installed."
-        )
-    known = {*known_variables(), *RETIRED}
+    retired = (name for variable in VARIABLES for name in variable.retired)
+    known = {*known_variables(), *RETIRED, *retired}
     ours = [name for name in known if name.startswith("VLLM_")]
     for name in sorted(environ.keys() - known - command_line.environment()):
         others = _OTHERS.fullmatch(name) or name in command_line.by_variable()

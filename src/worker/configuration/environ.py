@@ -1,6 +1,5 @@
 """What must change in the environment before vLLM is imported."""
 
-import importlib.util
 import os
 import shutil
 from collections.abc import Mapping
@@ -61,8 +60,6 @@ def process_environ(
         changes["HF_XET_HIGH_PERFORMANCE"] = "1"
     if not environ.get("RUNPOD_LOG_LEVEL") and not environ.get("RUNPOD_DEBUG_LEVEL"):
         changes["RUNPOD_LOG_LEVEL"] = "INFO"  # the SDK's own is DEBUG: a line for every post
-    if fast_download_is_missing(environ):
-        changes["HF_HUB_ENABLE_HF_TRANSFER"] = None
     if is_no_token(environ):
         changes["HF_TOKEN"] = None
     return changes
@@ -82,11 +79,6 @@ def existing_parent(path: Path) -> Path:
 
 def has_room(base: Path) -> bool:
     return shutil.disk_usage(existing_parent(base)).free > COMPILED_BYTES
-
-
-def fast_download_is_missing(environ: Mapping[str, str]) -> bool:
-    switch = environ.get("HF_HUB_ENABLE_HF_TRANSFER", "")
-    return switch.strip().lower() in spelling.TRUE and not importlib.util.find_spec("hf_transfer")
 
 
 def is_no_token(environ: Mapping[str, str]) -> bool:

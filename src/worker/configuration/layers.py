@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from worker import spelling
 from worker.configuration.retired import RETIRED
 from worker.configuration.variables import ALIASES, CONFIG_FILE, EXTRA_ARGS, VARIABLES
 from worker.engine import command_line
 from worker.engine.command_line import Option
 from worker.sentences import show
+from worker.spelling import is_unset, is_zero
 
 ENVIRONMENT = "environment"
 IMAGE = "image"
@@ -34,6 +34,16 @@ class Findings:
 
     def bad(self, name: str, value: Any, why: object) -> None:
         self.problems.append(f"{name}={show(name, value)!r} {why}")
+
+
+def values_said(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that say something: a form also sends empty texts, `None` and `null`."""
+    known = _variables()
+    return {
+        name: text
+        for name, text in environ.items()
+        if not is_unset(text, known[name].choices if name in known else None)
+    }
 
 
 def of_the_image(
@@ -61,9 +71,14 @@ def worker_variables(environ: Mapping[str, str], source: str, found: Findings) -
     """Read the worker's own variables, by field (or by name, where there is no field)."""
     values: dict[str, Given] = {}
     for variable in VARIABLES:
-        for name in variable.names:
-            if spelling.is_unset(text := environ.get(name, "")):
+        for name in (*variable.names, *variable.retired):
+            if name not in environ:
                 continue
+            if name in variable.retired:
+                found.warnings.append(
+                    f"{name} is retired: {variable.name} is its name now, and takes its value."
+                )
+            text = environ[name]
             try:
                 value = variable.read(text)
             except ValueError as error:
@@ -77,10 +92,10 @@ def vllm_options(environ: Mapping[str, str], source: str, found: Findings) -> di
     """Read the options of vLLM's command line, by their field in vLLM's arguments."""
     values: dict[str, Given] = {}
     for name, option in _variables().items():
-        text = environ.get(name, "")
-        if option.dest == "hf_token" or option.server or spelling.is_unset(text, option.choices):
+        if option.dest == "hf_token" or option.server or name not in environ:
             continue
-        if spelling.is_zero(text) and option.zero_is_unset:
+        text = environ[name]
+        if is_zero(text) and option.zero_is_unset:
             found.warnings.append(f"{name}={text!r} is taken as not set: 0 is no value for it.")
             continue
         try:
@@ -123,12 +138,12 @@ def _retired(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
     """Warn of retired names. Return what they become, by the variable that replaces them."""
     result: dict[str, Given] = {}
     for name, row in RETIRED.items():
-        text = environ.get(name, "")
-        if not text.strip() or name in _variables():
+        if name not in environ or name in _variables():
             continue
+        text = environ[name]
         found.warnings.append(f"{name} is retired: {row.advice}.")
         try:
-            becomes = {} if spelling.is_unset(text) else row.becomes(text)
+            becomes = row.becomes(text)
         except ValueError as error:
             found.bad(name, text, error)
             continue
@@ -151,9 +166,9 @@ def _joined(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
 
 
 def config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
-    path = environ.get(CONFIG_FILE, "")
-    if spelling.is_unset(path):
+    if CONFIG_FILE not in environ:
         return {}
+    path = environ[CONFIG_FILE]
     try:
         return _line(command_line.read_file(path), CONFIG_FILE, found)
     except ValueError as error:
@@ -162,11 +177,10 @@ def config_file(environ: Mapping[str, str], found: Findings) -> dict[str, Given]
 
 
 def extra_args(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
-    text = environ.get(EXTRA_ARGS, "")
-    if spelling.is_unset(text):
+    if EXTRA_ARGS not in environ:
         return {}
     try:
-        return _line(command_line.read_line(shlex.split(text)), EXTRA_ARGS, found)
+        return _line(command_line.read_line(shlex.split(environ[EXTRA_ARGS])), EXTRA_ARGS, found)
     except ValueError as error:
         found.problems.append(f"{EXTRA_ARGS}: {error}")
         return {}

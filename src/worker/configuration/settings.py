@@ -11,9 +11,8 @@ Everything wrong is collected and raised at once, before any weight is read.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 
 from worker.configuration.checks import check, check_batches, imply, suspect
 from worker.configuration.layers import (
@@ -25,10 +24,11 @@ from worker.configuration.layers import (
     extra_args,
     of_the_image,
     retired_and_vllm,
+    values_said,
     vllm_options,
     worker_variables,
 )
-from worker.configuration.variables import ALIASES, VARIABLES
+from worker.configuration.variables import ALIASES, VARIABLES, Own
 from worker.engine import command_line
 from worker.errors import SettingsError
 from worker.sentences import show
@@ -54,23 +54,7 @@ class Settings:
     model: str
     served_model_names: tuple[str, ...]
     args: argparse.Namespace
-    max_concurrency: int = 100
-    min_batch_size: int = 1
-    max_batch_size: int = 50
-    batch_size_growth_factor: float = 3.0
-    max_batch_delay_ms: int = 100
-    default_max_tokens: int = 100
-    raw_openai_output: bool = True
-    openai_errors_as_output: bool = False
-    max_result_mb: int = 10
-    extra_routes: tuple[str, ...] = ()
-    max_num_beams: int = 16
-    max_sequences: int = 1024
-    max_scores: int = 20
-    max_word_sequences: int = 128
-    max_chains: int = 64
-    max_dear_chains: int = 4
-    startup_timeout_s: int = 1800
+    own: Own = field(default_factory=Own)
     rows: tuple[Row, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -82,18 +66,20 @@ class Settings:
         Raises SettingsError with one sentence for each problem.
         """
         found = Findings()
+        said = values_said(environ)
         own = {
-            **worker_variables(baked, IMAGE, found),
-            **worker_variables(environ, ENVIRONMENT, found),
+            **worker_variables(values_said(baked), IMAGE, found),
+            **worker_variables(said, ENVIRONMENT, found),
         }
-        check_batches(own, found)
         above = {
-            **config_file(environ, found),
-            **retired_and_vllm(environ, found),
-            **extra_args(environ, found),
+            **config_file(said, found),
+            **retired_and_vllm(said, found),
+            **extra_args(said, found),
         }
-        given = {**of_the_image(vllm_options(baked, IMAGE, found), above, found), **above}
+        of_image = vllm_options(values_said(baked), IMAGE, found)
+        given = {**of_the_image(of_image, above, found), **above}
         imply(given, found)
+        check_batches(own, found)
         check(given, found)
         suspect(environ, found)
         if found.problems:
@@ -111,9 +97,9 @@ class Settings:
             model=model,
             served_model_names=tuple(served),
             args=args,
+            own=Own(**{f.name: own[f.name].value for f in fields(Own) if f.name in own}),
             rows=(*_own_rows(own), *_vllm_rows(given)),
             warnings=tuple(found.warnings),
-            **{f.name: own[f.name].value for f in dataclasses.fields(cls) if f.name in own},
         )
 
     def report(self) -> str:

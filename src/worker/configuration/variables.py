@@ -6,10 +6,11 @@ The help text, the documentation, the reading and the errors all come from these
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from worker import spelling
+from worker.facts import Limits, variable
 
 EXTRA_ARGS = "VLLM_EXTRA_ARGS"
 CONFIG_FILE = "VLLM_CONFIG_FILE"
@@ -26,6 +27,7 @@ class Variable:
     meaning: str
     least: float | None = None
     aliases: tuple[str, ...] = ()
+    retired: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -51,135 +53,84 @@ class Variable:
         return number
 
 
-VARIABLES = (
-    Variable(
-        "MAX_CONCURRENCY",
-        "max_concurrency",
-        100,
-        "How many jobs the worker works on at once.",
-        least=1,
-    ),
-    Variable(
-        "DEFAULT_BATCH_SIZE",
-        "max_batch_size",
-        50,
-        "The most tokens that one post of a stream carries.",
-        least=1,
-    ),
-    Variable(
-        "DEFAULT_MIN_BATCH_SIZE",
-        "min_batch_size",
-        1,
-        "The tokens of a stream's first post.",
-        least=1,
-        aliases=("MIN_BATCH_SIZE",),
-    ),
-    Variable(
-        "DEFAULT_BATCH_SIZE_GROWTH_FACTOR",
-        "batch_size_growth_factor",
+@dataclass(frozen=True)
+class Own(Limits):
+    """The worker's own variables, each under the field's name in capitals."""
+
+    max_concurrency: int = variable(100, "How many jobs the worker works on at once.", least=1)
+    default_batch_size: int = variable(
+        50, "The most tokens that one post of a stream carries.", least=1
+    )
+    default_min_batch_size: int = variable(
+        1, "The tokens of a stream's first post.", least=1, aliases=("MIN_BATCH_SIZE",)
+    )
+    default_batch_size_growth_factor: float = variable(
         3.0,
         "How much larger each post is than the one before: 1, 3, 9, 27, 50, 50, … by default.",
         least=1,
         aliases=("BATCH_SIZE_GROWTH_FACTOR",),
-    ),
-    Variable(
-        "MAX_BATCH_DELAY_MS",
-        "max_batch_delay_ms",
+    )
+    max_batch_delay_ms: int = variable(
         100,
         "How long a token may wait for its batch to fill, in milliseconds. "
         "0: as long as it takes, and every post has exactly its size.",
         least=0,
-    ),
-    Variable(
-        "DEFAULT_MAX_TOKENS",
-        "default_max_tokens",
-        100,
-        "How long a native answer may get where neither the job nor the model says so.",
-        least=1,
-    ),
-    Variable(
-        "RAW_OPENAI_OUTPUT",
-        "raw_openai_output",
+    )
+    raw_openai_output: bool = variable(
         True,
         "Stream OpenAI answers as the text of server-sent events, which OpenAI's clients need. "
         "0: as lists of parsed objects.",
-    ),
-    Variable(
-        "OPENAI_ERRORS_AS_OUTPUT",
-        "openai_errors_as_output",
+    )
+    openai_errors_as_output: bool = variable(
         False,
         "1: a failed OpenAI job ends COMPLETED with the error as its output, instead of FAILED.",
-    ),
-    Variable(
-        "MAX_RESULT_MB",
-        "max_result_mb",
+    )
+    max_result_mb: int = variable(
         10,
         "The largest result a job may have, in megabytes. RunPod refuses larger ones.",
         least=1,
-    ),
-    Variable(
-        "MAX_NUM_BEAMS",
-        "max_num_beams",
-        16,
-        "The most beams of one native answer: each is a request of its own at every token.",
-        least=1,
-    ),
-    Variable(
-        "MAX_SEQUENCES",
-        "max_sequences",
-        1024,
-        "The most answers of one native job: its prompts times `n`.",
-        least=1,
-    ),
-    Variable(
-        "MAX_SCORES",
-        "max_scores",
-        20,
-        "The most `output_scores` and `output_logits` for each token.",
-        least=1,
-    ),
-    Variable(
-        "MAX_WORD_SEQUENCES",
-        "max_word_sequences",
-        128,
-        "The most sequences of several tokens in `bad_words_ids` and `sequence_bias`.",
-        least=1,
-    ),
-    Variable(
-        "MAX_CHAINS",
-        "max_chains",
+    )
+    max_chains: int = variable(
         64,
         "How many sequences may run transformers' logits processors at once; others wait. They "
         "run inside the step that all requests share.",
         least=1,
-    ),
-    Variable(
-        "MAX_DEAR_CHAINS",
-        "max_dear_chains",
+    )
+    max_costly_chains: int = variable(
         4,
         "How many of those may have a SynthID or selfhash watermark at once; others wait.",
         least=1,
-    ),
-    Variable(
-        "EXTRA_ROUTES",
-        "extra_routes",
-        (),
-        "More of vLLM's routes to open to jobs, such as `/v1/load_lora_adapter`.",
-    ),
+        retired=("MAX_DEAR_CHAINS",),
+    )
+    extra_routes: tuple[str, ...] = variable(
+        (), "More of vLLM's routes to open to jobs, such as `/v1/load_lora_adapter`."
+    )
+    startup_timeout_s: int = variable(
+        1800,
+        "How long the start may stand still, in seconds, before the worker gives up: without a new "
+        "phase, and without 16 MB more read, written or taken into memory.",
+        least=1,
+    )
+
+
+def _of(cls: type[Limits], *, without: frozenset[str] = frozenset()) -> tuple[Variable, ...]:
+    return tuple(
+        Variable(one.name.upper(), one.name, one.default, **one.metadata)
+        for one in fields(cls)
+        if one.name not in without
+    )
+
+
+VARIABLES = (
+    *_of(Own, without=frozenset(one.name for one in fields(Limits))),
+    *_of(Limits),
+    # Read elsewhere: before vLLM is imported, or as a whole layer of the configuration.
     Variable(
         "BASE_PATH",
         None,
         None,
         "Where models are stored, in `huggingface-cache`. "
         f"By default `{NETWORK_VOLUME}` where there is one, and can be written.",
-    ),
-    Variable(
-        "STARTUP_TIMEOUT_S",
-        "startup_timeout_s",
-        1800,
-        "How long the start may stand still, in seconds, before the worker gives up: without a new "
-        "phase, and without 16 MB more read, written or taken into memory.",
-        least=1,
     ),
     Variable("HF_TOKEN", None, None, "The Hugging Face token for gated and private models."),
     Variable(
@@ -192,8 +143,6 @@ VARIABLES = (
         "More of vLLM's command line, such as `--max-model-len 8k`. It overrides everything else.",
     ),
 )
-DEFAULTS = {variable.field: variable.default for variable in VARIABLES if variable.field}
-
 ALIASES = {
     "MODEL_NAME": "MODEL",
     "MODEL_REVISION": "REVISION",

@@ -2,17 +2,17 @@
 
 from typing import Any
 
-from worker.facts import Deployment
+from worker.facts import Facts
 
 
-def facts_of(config: Any, **others: Any) -> Deployment:
+def facts_of(config: Any, **others: Any) -> Facts:
     """Read the facts of vLLM's VllmConfig; `others` are the fields that it does not know."""
     model = config.model_config
     eos = _generation_config(model).get(
         "eos_token_id", getattr(model.hf_text_config, "eos_token_id", None)
     )
     speculative = config.speculative_config
-    return Deployment(
+    return Facts(
         vocab_size=model.get_vocab_size(),
         max_model_len=model.max_model_len,
         eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),

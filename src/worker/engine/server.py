@@ -42,14 +42,14 @@ class Engine:
 
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
     what that application's routes work with; `children` are the engine's processes. `reports` is
-    where the chain writes; `no_chain` says why there is no chain, and is empty where it runs.
+    where the chain writes; `why_no_chain` says why there is no chain, and is empty where it runs.
     """
 
     client: Any
     app: Any
     children: tuple[psutil.Process, ...]
     reports: Folder
-    no_chain: str
+    why_no_chain: str
 
     @property
     def generates(self) -> bool:
@@ -140,7 +140,7 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
-    args, no_chain = with_chain(args)
+    args, why_no_chain = with_chain(args)
     before = set(psutil.Process().children(recursive=True))
     async with AsyncExitStack() as stack:
         reports = Folder()
@@ -158,5 +158,5 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
             path.model_path = model
         children = set(psutil.Process().children(recursive=True)) - before
         await stack.enter_async_context(app.router.lifespan_context(app))
-        no_chain = no_chain or await why_not_live(client, reports)
-        yield Engine(client, app, tuple(children), reports, no_chain)
+        why_no_chain = why_no_chain or await why_not_live(client, reports)
+        yield Engine(client, app, tuple(children), reports, why_no_chain)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.sentences import shown
 
 MOST_STOP_STRINGS = 256
@@ -26,13 +26,13 @@ class Check:
     """
 
     allowed: str
-    read: Callable[[Any, "Deployment"], Any]
+    read: Callable[[Any, Facts], Any]
 
 
 def whole(least: int, most: int | None = None) -> Check:
     between = f"from {least:,} to {most:,}" if most is not None else f"of at least {least:,}"
 
-    def read(value: Any, _: "Deployment") -> int:
+    def read(value: Any, _: Facts) -> int:
         value = _from_text(value)
         if type(value) is float and value.is_integer():  # JSON has one kind of number
             value = int(value)
@@ -53,7 +53,7 @@ def number(
     high = "" if most == math.inf else f" and {'below' if below else 'at most'} {_plain(most)}"
     allowed = f"a number {low}{high}" if least != -math.inf else "a finite number"
 
-    def read(value: Any, _: "Deployment") -> float:
+    def read(value: Any, _: Facts) -> float:
         read = _float(_from_text(value))
         if not math.isfinite(read):
             raise ValueError
@@ -78,7 +78,7 @@ def _float(value: Any) -> float:
 
 
 def choice(*values: Any) -> Check:
-    def read(value: Any, _: "Deployment") -> Any:
+    def read(value: Any, _: Facts) -> Any:
         if not any(value == one and type(value) is type(one) for one in values):
             raise ValueError
         return value
@@ -99,7 +99,7 @@ def _from_text(value: Any) -> Any:
     raise ValueError
 
 
-def _read_flag(value: Any, _: "Deployment") -> bool:
+def _read_flag(value: Any, _: Facts) -> bool:
     text = str(value).lower()
     if text not in ("true", "false", "1", "0"):
         raise ValueError
@@ -109,7 +109,7 @@ def _read_flag(value: Any, _: "Deployment") -> bool:
 FLAG = Check("true or false", _read_flag)
 
 
-def _read_texts(value: Any, _: "Deployment") -> list[str]:
+def _read_texts(value: Any, _: Facts) -> list[str]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, list) or len(texts) > MOST_STOP_STRINGS:
         raise ValueError
@@ -123,7 +123,7 @@ TEXTS = Check(
 )
 
 
-def _token_id(value: Any, facts: "Deployment") -> int:
+def _token_id(value: Any, facts: Facts) -> int:
     # On a GPU an id outside the vocabulary ends the engine, and no exception can be caught there.
     if type(value) is not int or not 0 <= value < facts.vocab_size:
         raise ValueError(
@@ -132,17 +132,17 @@ def _token_id(value: Any, facts: "Deployment") -> int:
     return value
 
 
-def read_ids(value: Any, facts: "Deployment") -> list[int]:
+def read_ids(value: Any, facts: Facts) -> list[int]:
     if not isinstance(value, list) or not value:
         raise ValueError
     return list(dict.fromkeys(_token_id(one, facts) for one in value))
 
 
-def _read_id_or_ids(value: Any, facts: "Deployment") -> list[int]:
+def _read_id_or_ids(value: Any, facts: Facts) -> list[int]:
     return read_ids(value if isinstance(value, list) else [value], facts)
 
 
-def read_sequences(value: Any, facts: "Deployment") -> list[list[int]]:
+def read_sequences(value: Any, facts: Facts) -> list[list[int]]:
     if not isinstance(value, list) or not value:
         raise ValueError
     # Each once: the engine reads them inside a step that all requests share.
@@ -154,7 +154,7 @@ def read_sequences(value: Any, facts: "Deployment") -> list[list[int]]:
     return [list(ids) for ids in sequences]
 
 
-def _read_sequence_bias(value: Any, facts: "Deployment") -> list[list[Any]]:
+def _read_sequence_bias(value: Any, facts: Facts) -> list[list[Any]]:
     if not isinstance(value, list) or not value:
         raise ValueError
     biases = {}  # of one that comes twice the last holds, as in transformers
@@ -171,28 +171,28 @@ def _read_sequence_bias(value: Any, facts: "Deployment") -> list[list[Any]]:
     return [[list(ids), bias] for ids, bias in biases.items()]
 
 
-def _read_decay(value: Any, facts: "Deployment") -> list[Any]:
+def _read_decay(value: Any, facts: Facts) -> list[Any]:
     if not isinstance(value, list) or len(value) != 2:
         raise ValueError
     start, factor = value
     return [whole(0).read(start, facts), number(0, 100, above=True).read(factor, facts)]
 
 
-def _read_temperature(value: Any, facts: "Deployment") -> float:
+def _read_temperature(value: Any, facts: Facts) -> float:
     temperature: float = number(0, HOTTEST).read(value, facts)
     if 0 < temperature < COLDEST:
         raise ValueError
     return temperature
 
 
-def _read_logprobs(value: Any, facts: "Deployment") -> int | None:
+def _read_logprobs(value: Any, facts: Facts) -> int | None:
     if type(value) is bool:
         return 1 if value else None
     count: int = whole(-1).read(value, facts)
     return count
 
 
-def _read_logit_bias(value: Any, facts: "Deployment") -> dict[int, float]:
+def _read_logit_bias(value: Any, facts: Facts) -> dict[int, float]:
     if not isinstance(value, dict):
         raise ValueError
     biases = {}
@@ -205,7 +205,7 @@ def _read_logit_bias(value: Any, facts: "Deployment") -> dict[int, float]:
     return biases
 
 
-def _read_structured(value: Any, facts: "Deployment") -> dict[str, Any]:
+def _read_structured(value: Any, facts: Facts) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError
     for name, one in value.items():
@@ -218,23 +218,23 @@ def _read_structured(value: Any, facts: "Deployment") -> dict[str, Any]:
     return value
 
 
-def _read_choice(value: Any, _: "Deployment") -> list[str]:
+def _read_choice(value: Any, _: Facts) -> list[str]:
     if not isinstance(value, list) or not value or not all(isinstance(v, str) for v in value):
         raise ValueError
     return value
 
 
-def _read_object(value: Any, _: "Deployment") -> dict[str, Any]:
+def _read_object(value: Any, _: Facts) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError
     return value
 
 
-def _read_schema(value: Any, facts: "Deployment") -> Any:
+def _read_schema(value: Any, facts: Facts) -> Any:
     return value if isinstance(value, dict) else TEXT.read(value, facts)
 
 
-def _read_id_rows(value: Any, facts: "Deployment") -> list[list[int]]:
+def _read_id_rows(value: Any, facts: Facts) -> list[list[int]]:
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise ValueError
     # vLLM takes -1 for what fills up a row.
@@ -267,7 +267,7 @@ def _read_keys(value: Any) -> list[int]:
     return list(value)
 
 
-def _read_watermark(value: Any, facts: "Deployment") -> dict[str, Any]:
+def _read_watermark(value: Any, facts: Facts) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError
     is_synthid = "keys" in value or "ngram_len" in value
@@ -285,7 +285,7 @@ def _read_watermark(value: Any, facts: "Deployment") -> dict[str, Any]:
     return read
 
 
-def _read_values(value: Any, facts: "Deployment") -> Any:
+def _read_values(value: Any, facts: Facts) -> Any:
     return value if type(value) is bool else whole(0).read(value, facts)
 
 

@@ -5,20 +5,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.errors import RequestError
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation.table import PARAMETERS
 
 log = logging.getLogger("worker")
 
 
-def for_request(own: set[str], deployment: Deployment, warnings: list[str]) -> Mapping[str, Any]:
+def for_request(own: set[str], facts: Facts, warnings: list[str]) -> Mapping[str, Any]:
     """Return what the model's own configuration adds to what the job says itself."""
-    inherited = dict(deployment.inherited)
+    inherited = dict(facts.inherited)
     if own & {"min_new_tokens", "min_tokens", "min_length"}:
         inherited.pop("min_length", None)
     if "min_tokens" in own:
         inherited.pop("min_new_tokens", None)
-    if inherited and deployment.no_chain:
+    if inherited and facts.why_no_chain:
         warnings.append(
             f"{', '.join(inherited)} of the model's generation_config.json: no effect, since the "
             "logits processor does not run here."
@@ -27,7 +27,7 @@ def for_request(own: set[str], deployment: Deployment, warnings: list[str]) -> M
     return inherited
 
 
-def read(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
+def read(given: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
     """Return what a request inherits of the model's generation_config.json beyond vLLM."""
     kept = {}
     for parameter in PARAMETERS:
@@ -38,7 +38,7 @@ def read(given: Mapping[str, Any], deployment: Deployment) -> dict[str, Any]:
         if value is None or value == parameter.neutral:
             continue
         try:
-            kept[name] = parameter.read(name, value, deployment)
+            kept[name] = parameter.read(name, value, facts)
         except RequestError as error:
             log.warning("generation_config.json is not followed: %s", error.message)
     return kept

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from worker.errors import invalid_parameter
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation import table
 from worker.generation.table import BY_NAME
 from worker.processor.order import Order
@@ -16,7 +16,7 @@ LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0
 
 def order_of(
     asked: Mapping[str, Any],
-    deployment: Deployment,
+    facts: Facts,
     samples: bool,
     is_routine: bool,
     scores: int,
@@ -31,11 +31,9 @@ def order_of(
         and (samples or parameter.name not in CHAIN_WARPERS)
         and asked[parameter.name] != parameter.neutral
     }
-    if not (
-        fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, deployment))
-    ):
+    if not (fields or is_routine or scores or logits or (samples and _beyond_vllm(asked, facts))):
         return None
-    defaults = deployment.defaults
+    defaults = facts.defaults
     penalty = asked.get("repetition_penalty", defaults.get("repetition_penalty", 1.0))
     if penalty != 1:
         fields["repetition_penalty"] = float(penalty)
@@ -50,10 +48,10 @@ def order_of(
         fields["top_k"] = max(fields["top_k"], 0)
         if not fields.get("min_p"):
             fields.pop("min_p", None)
-    eos = asked.get("eos_token_id", deployment.eos)
+    eos = asked.get("eos_token_id", facts.eos)
     if asked.get("ignore_eos"):
         eos = ()
-    if not eos and fields.pop("exponential_decay_length_penalty", None) and not deployment.eos:
+    if not eos and fields.pop("exponential_decay_length_penalty", None) and not facts.eos:
         raise invalid_parameter(
             "exponential_decay_length_penalty",
             "exponential_decay_length_penalty makes the end likelier, and this model has no end: "
@@ -67,10 +65,10 @@ def order_of(
     )
 
 
-def _beyond_vllm(asked: Mapping[str, Any], deployment: Deployment) -> bool:
+def _beyond_vllm(asked: Mapping[str, Any], facts: Facts) -> bool:
     """Say whether vLLM would refuse or change what transformers understands."""
     temperature = asked["temperature"]
-    top_p, min_p = (asked.get(name, deployment.defaults.get(name)) for name in ("top_p", "min_p"))
+    top_p, min_p = (asked.get(name, facts.defaults.get(name)) for name in ("top_p", "min_p"))
     in_another_order = top_p is not None and top_p < 1 and min_p
     return bool(
         temperature > MOST_TEMPERATURE

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from worker.errors import RequestError
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation.checks import Check
 from worker.sentences import shown
 
@@ -43,16 +43,16 @@ class Parameter:
     option: str = ""
     neutral: Any = None
     inherited: bool = False
-    fits: Callable[[Any, Deployment], bool] = field(default=lambda _value, _facts: False)
+    fits: Callable[[Any, Facts], bool] = field(default=lambda _value, _facts: False)
 
-    def read(self, name: str, value: Any, deployment: Deployment) -> Any:
+    def read(self, name: str, value: Any, facts: Facts) -> Any:
         """Return a job's value as the engine wants it; `name` is what the job calls the parameter.
 
         Raises RequestError.
         """
         if self.check is not None:
             try:
-                value = self.check.read(value, deployment)
+                value = self.check.read(value, facts)
             except ValueError as error:
                 reason = str(error) or f"be {self.check.allowed}"
                 raise RequestError(
@@ -60,25 +60,25 @@ class Parameter:
                     param=name,
                     type="invalid_parameter",
                 ) from None
-        if self.kind == "refused" and not self.fits(value, deployment):
+        if self.kind == "refused" and not self.fits(value, facts):
             raise RequestError(
                 f"{name} is not supported. {self.differs}",
                 param=name,
                 type="unsupported_parameter",
             )
-        if self.kind == "deployment" and not self.fits(value, deployment):
+        if self.kind == "deployment" and not self.fits(value, facts):
             raise RequestError(
                 f"{name}={shown(value)}: this is fixed when the worker starts"
-                f"{_current(self.option, deployment)}. The variable {self.option} sets it.",
+                f"{_current(self.option, facts)}. The variable {self.option} sets it.",
                 param=name,
                 type="deployment_parameter",
             )
         return value
 
 
-def _current(option: str, deployment: Deployment) -> str:
+def _current(option: str, facts: Facts) -> str:
     name = option.lower()
-    options = {"max_model_len": deployment.max_model_len, **deployment.engine_options}
+    options = {"max_model_len": facts.max_model_len, **facts.engine_options}
     if name not in options:
         return ""
     return f", and here it is different ({name}={shown(options[name])})"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from vllm.sampling_params import SamplingParams
 
 from worker.errors import invalid_parameter
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.processor.order import Order
 
 
@@ -55,7 +55,7 @@ class Plan:
     token_ids: bool
     eos: tuple[int, ...]
     bos: int | None
-    deployment: Deployment
+    facts: Facts
     warnings: tuple[str, ...]
 
     @property
@@ -66,7 +66,7 @@ class Plan:
         return self.ranked or int(self.params.n)
 
     @property
-    def is_dear(self) -> bool:
+    def is_costly(self) -> bool:
         """Whether a watermark is asked for whose every token costs thousands of operations."""
         watermark = (self.order.fields if self.order else {}).get("watermarking_config") or {}
         return "keys" in watermark or watermark.get("seeding_scheme") == "selfhash"
@@ -97,4 +97,4 @@ class Plan:
                     "answer may have.",
                 )
             wanted = wanted if self.has_length else least
-        return int(min(wanted, self.deployment.max_model_len - prompt_tokens))
+        return int(min(wanted, self.facts.max_model_len - prompt_tokens))

@@ -18,7 +18,7 @@ from worker.errors import (
     no_tokenizer,
     unsupported_parameter,
 )
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation import inherited, table
 from worker.generation.conflicts import (
     contradiction,
@@ -44,42 +44,42 @@ WARPERS = (
 )
 
 
-def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> Plan:
+def read(given: Mapping[str, Any], facts: Facts, *, stream: bool) -> Plan:
     """Check a job's parameters and plan what they ask for.
 
     Raises RequestError naming the parameter; its type is invalid_parameter,
     unsupported_parameter or deployment_parameter.
     """
     warnings: list[str] = []
-    asked = _asked(given, deployment, warnings)
+    asked = _asked(given, facts, warnings)
     refuse_contradictions(asked)
     asked = _modern(asked)
     own = set(asked)  # what the job itself says, before the model's defaults
-    for name, value in inherited.for_request(own, deployment, warnings).items():
+    for name, value in inherited.for_request(own, facts, warnings).items():
         asked.setdefault(name, value)
     count = next((n for n in ("num_return_sequences", "n", "best_of") if n in given), "n")
-    beams, guidance = _beams(asked, deployment, count), _guidance(asked)
-    _limit(asked, deployment, beams, count)
-    samples = _samples(asked, own, deployment, beams is not None, warnings)
+    beams, guidance = _beams(asked, facts, count), _guidance(asked)
+    _limit(asked, facts, beams, count)
+    samples = _samples(asked, own, facts, beams is not None, warnings)
     warn_idle(asked, own, beams, warnings)
     scores, logits = (
-        _count(asked.get(name), name, deployment.limits.max_scores)
+        _count(asked.get(name), name, facts.limits.max_scores)
         for name in ("output_scores", "output_logits")
     )
     if beams or guidance:
         refuse_beside_routine(asked, "num_beams" if beams else "guidance_scale", scores or logits)
     heal = asked.get("token_healing", False)
-    order = order_of(asked, deployment, samples, bool(beams or guidance), scores, logits)
-    if (order or heal) and deployment.no_chain:
+    order = order_of(asked, facts, samples, bool(beams or guidance), scores, logits)
+    if (order or heal) and facts.why_no_chain:
         name = chain_name(asked, order)
         raise deployment_parameter(
             name,
             f"{name} needs the logits processor, which this worker runs without: "
-            f"{deployment.no_chain}",
+            f"{facts.why_no_chain}",
         )
-    if heal and not deployment.has_tokenizer:
+    if heal and not facts.has_tokenizer:
         raise no_tokenizer("token_healing")
-    fields = _fields(asked, deployment, samples, order is not None)
+    fields = _fields(asked, facts, samples, order is not None)
     ranked = asked.get("best_of")
     if ranked:
         refuse_beside_ranking(asked)
@@ -94,7 +94,7 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
     if beams:
         fields["n"] = 1
     if not own & {"max_tokens", "max_new_tokens"}:
-        longest = fields["max_tokens"] or deployment.default_max_tokens
+        longest = fields["max_tokens"] or facts.limits.default_max_tokens
         fields["max_tokens"] = max(longest, fields.get("min_tokens", 0))
     params = sampling_params.build(fields, stream=stream)
     has_length = bool(own & {"max_tokens", "max_new_tokens", "max_length"})
@@ -115,12 +115,12 @@ def read(given: Mapping[str, Any], deployment: Deployment, *, stream: bool) -> P
         token_ids=asked.get("return_token_ids", False),
         eos=tuple(asked.get("eos_token_id", ())),
         bos=asked.get("bos_token_id"),
-        deployment=deployment,
+        facts=facts,
         warnings=tuple(warnings),
     )
 
 
-def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]) -> dict[str, Any]:
+def _asked(given: Mapping[str, Any], facts: Facts, warnings: list[str]) -> dict[str, Any]:
     """Return the parameters under the table's names, each checked."""
     asked: dict[str, Any] = {}
     came_as: dict[str, str] = {}
@@ -130,7 +130,7 @@ def _asked(given: Mapping[str, Any], deployment: Deployment, warnings: list[str]
             raise unknown(name, "sampling_params")
         if value is None:
             continue
-        value = parameter.read(name, value, deployment)
+        value = parameter.read(name, value, facts)
         known = came_as.setdefault(parameter.name, name)
         if known != name and asked.get(parameter.name) != value:
             raise contradiction(known, given[known], name, given[name])
@@ -179,11 +179,11 @@ def _modern(asked: dict[str, Any]) -> dict[str, Any]:
     return asked
 
 
-def _beams(asked: Mapping[str, Any], deployment: Deployment, count: str) -> Beams | None:
+def _beams(asked: Mapping[str, Any], facts: Facts, count: str) -> Beams | None:
     width, returned = asked.get("num_beams", 1), asked.get("n", 1)
     if width == 1:
         return None
-    most = deployment.limits.max_num_beams
+    most = facts.limits.max_num_beams
     if width > most:
         raise invalid_parameter(
             "num_beams",
@@ -215,10 +215,8 @@ def _guidance(asked: Mapping[str, Any]) -> Guidance | None:
     return Guidance(scale, negative)
 
 
-def _limit(
-    asked: Mapping[str, Any], deployment: Deployment, beams: Beams | None, count: str
-) -> None:
-    limits = deployment.limits
+def _limit(asked: Mapping[str, Any], facts: Facts, beams: Beams | None, count: str) -> None:
+    limits = facts.limits
     n = max(asked.get("n", 1), asked.get("best_of", 1))
     if n > limits.max_sequences and not beams:
         raise invalid_parameter(
@@ -243,13 +241,13 @@ def _limit(
 def _samples(
     asked: dict[str, Any],
     own: set[str],
-    deployment: Deployment,
+    facts: Facts,
     has_beams: bool,
     warnings: list[str],
 ) -> bool:
     """Say whether tokens are drawn, and settle `temperature`."""
     do_sample = asked.get("do_sample")
-    temperature = asked.get("temperature", deployment.defaults.get("temperature", 1.0))
+    temperature = asked.get("temperature", facts.defaults.get("temperature", 1.0))
     warpers = [name for name in WARPERS if name in own]
     if do_sample is None:
         if "temperature" in own or not any(name in own for name in CHAIN_WARPERS):
@@ -280,10 +278,10 @@ def _count(value: Any, name: str, most: int) -> int:
 
 
 def _fields(
-    asked: Mapping[str, Any], deployment: Deployment, samples: bool, has_order: bool
+    asked: Mapping[str, Any], facts: Facts, samples: bool, has_order: bool
 ) -> dict[str, Any]:
     """Return the fields of vLLM's SamplingParams."""
-    fields: dict[str, Any] = {"max_tokens": None} | dict(deployment.defaults)
+    fields: dict[str, Any] = {"max_tokens": None} | dict(facts.defaults)
     fields |= {name: value for name, value in asked.items() if name in sampling_params.names()}
     if not samples:  # and what has no effect then cannot be wrong either
         fields |= {"temperature": 0.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0}
@@ -302,7 +300,7 @@ def _fields(
             "min_p": 0.0,
             "repetition_penalty": 1.0,
         }
-    if not deployment.has_tokenizer:
+    if not facts.has_tokenizer:
         for name in ("stop", "stop_strings", "bad_words", "negative_prompt"):
             if asked.get(name):
                 raise no_tokenizer(name)

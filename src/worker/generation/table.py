@@ -8,7 +8,7 @@ SamplingParams.
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation.checks import (
     DECAY,
     FLAG,
@@ -52,11 +52,11 @@ from worker.generation.parameter import (
 )
 
 
-def _speculative(facts: "Deployment", key: str) -> Any:
+def _speculative(facts: Facts, key: str) -> Any:
     return (facts.engine_options.get("speculative_config") or {}).get(key)
 
 
-def _is_method(name: str) -> Callable[[Any, "Deployment"], bool]:
+def _is_method(name: str) -> Callable[[Any, Facts], bool]:
     return lambda value, facts: value is False or _speculative(facts, "method") == name
 
 
@@ -365,7 +365,7 @@ PARAMETERS: tuple[Parameter, ...] = (
         "Hides a watermark in the choice of tokens: transformers' WatermarkingConfig, or with "
         "`keys` and `ngram_len` SynthID.",
         WATERMARK,
-        differs="SynthID and selfhash are dear; MAX_DEAR_CHAINS limits how many run at once. "
+        differs="SynthID and selfhash are costly; MAX_COSTLY_CHAINS limits how many run at once. "
         "Detect it on the same kind of device.",
         example={"bias": 2.5, "seeding_scheme": "lefthash"},
     ),

@@ -17,19 +17,19 @@ class Turns:
     The others wait, the first first. Used on the engine's loop.
     """
 
-    def __init__(self, chains: int, dear: int) -> None:
+    def __init__(self, chains: int, costly: int) -> None:
         self._chains = _Slots("MAX_CHAINS", chains)
-        self._dear = _Slots("MAX_DEAR_CHAINS", dear)
+        self._costly = _Slots("MAX_COSTLY_CHAINS", costly)
 
     @asynccontextmanager
     async def taken(
-        self, order: "Order | None", *, is_dear: bool, sequences: int = 1
+        self, order: "Order | None", *, is_costly: bool, sequences: int = 1
     ) -> AsyncIterator[None]:
         """Wait for the turn of so many sequences. Raises RequestError where it could never come."""
         async with AsyncExitStack() as stack:
             if order is not None:
-                if is_dear:
-                    await stack.enter_async_context(self._dear.taken(sequences))
+                if is_costly:
+                    await stack.enter_async_context(self._costly.taken(sequences))
                 await stack.enter_async_context(self._chains.taken(sequences))
             yield
 

@@ -8,7 +8,7 @@ from worker.batching import Outbox, weight
 from worker.engine import rendering
 from worker.engine.server import Engine
 from worker.errors import RequestError
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation import reading
 from worker.generation.plan import Plan
 from worker.generation.turns import Turns
@@ -21,12 +21,10 @@ from worker.routines.healing import heal
 class NativeCall:
     """One native job: `answer` runs it into an outbox, `join` makes a yield of its pieces."""
 
-    def __init__(
-        self, request: NativeRequest, engine: Engine, deployment: Deployment, turns: Turns
-    ) -> None:
+    def __init__(self, request: NativeRequest, engine: Engine, facts: Facts, turns: Turns) -> None:
         self._request = request
         self._engine = engine
-        self._deployment = deployment
+        self._facts = facts
         self._turns = turns
         self._choices = 0
         self._input_tokens = 0
@@ -47,7 +45,7 @@ class NativeCall:
                     'path. Use a route of its own, such as {"openai_route": "/v1/embeddings", …}.'
                 )
             lora = rendering.adapter(self._engine.app, request.model)
-            plan = reading.read(request.sampling_params, self._deployment, stream=request.stream)
+            plan = reading.read(request.sampling_params, self._facts, stream=request.stream)
             items = await self._render(plan)
             self._limit(len(items) * max(plan.sequences, plan.params.n))
             for item in items:
@@ -108,7 +106,7 @@ class NativeCall:
         }
 
     def _limit(self, sequences: int) -> None:
-        most = self._deployment.limits.max_sequences
+        most = self._facts.limits.max_sequences
         if sequences > most:
             raise RequestError(
                 f"The job asks for {sequences:,} answers, and one job may have {most:,} "
@@ -124,13 +122,13 @@ class NativeCall:
         if request.messages is None:
             prompts = (self._prompt(prompt, plan) for prompt in request.prompts)
             return [await rendering.prompt(app, prompt, room) for prompt in prompts]
-        if not self._deployment.has_tokenizer:
+        if not self._facts.has_tokenizer:
             raise _no_tokenizer("A conversation", "messages")
         template_kwargs = request.chat_template_kwargs
         return [await rendering.conversation(app, request.messages, template_kwargs, room)]
 
     def _prompt(self, prompt: Prompt, plan: Plan) -> Prompt:
-        if isinstance(prompt, str) and prompt and not self._deployment.has_tokenizer:
+        if isinstance(prompt, str) and prompt and not self._facts.has_tokenizer:
             raise _no_tokenizer("A text prompt", "prompt")
         if prompt:
             return prompt
@@ -155,7 +153,7 @@ class NativeCall:
     async def _send(self, writer: Writer, outbox: Outbox[Piece]) -> None:
         plan = writer.plan
         sequences = plan.beams.width if plan.beams else plan.params.n
-        async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
+        async with self._turns.taken(plan.order, is_costly=plan.is_costly, sequences=sequences):
             async for piece in writer.pieces():
                 outbox.put(piece, len(piece.token_ids), piece.size_bytes)
 

@@ -11,7 +11,7 @@ import httpx
 
 from worker.engine import sampling_params
 from worker.errors import RequestError, unsupported_parameter
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation.conflicts import contradiction
 from worker.generation.plan import Plan
 from worker.generation.reading import read, unknown
@@ -31,9 +31,7 @@ OF_THE_BODY = (
 )
 
 
-def read_body(
-    body: Mapping[str, Any], path: str, deployment: Deployment
-) -> tuple[dict[str, Any], Plan]:
+def read_body(body: Mapping[str, Any], path: str, facts: Facts) -> tuple[dict[str, Any], Plan]:
     """Turn `generation_parameters` in an OpenAI body into fields that vLLM's route knows.
 
     Returns the new body, without what carries the chain's order, and the plan. Raises RequestError
@@ -73,11 +71,9 @@ def read_body(
             raise contradiction(known, there[known], f"generation_parameters.{name}", value)
     # A routine that the model's configuration names has no place on these routes.
     steered = {
-        name: value for name, value in deployment.inherited.items() if BY_NAME[name].kind == "chain"
+        name: value for name, value in facts.inherited.items() if BY_NAME[name].kind == "chain"
     }
-    plan = read(
-        said | given, replace(deployment, inherited=steered), stream=bool(body.get("stream"))
-    )
+    plan = read(said | given, replace(facts, inherited=steered), stream=bool(body.get("stream")))
     if body.get("vllm_xargs") is not None and plan.order is not None:
         raise _not_here("vllm_xargs cannot be combined with these generation_parameters.")
     fields = {name: getattr(plan.params, name) for name in SHARED}

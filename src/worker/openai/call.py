@@ -12,7 +12,7 @@ import msgspec
 from worker.batching import Outbox, weight
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation.turns import Turns
 from worker.openai import bodies
 from worker.openai.bodies import count_prompts, file_fields, form
@@ -33,7 +33,7 @@ class RouteCall:
         request: RouteRequest,
         engine: Engine,
         routes: Routes,
-        deployment: Deployment,
+        facts: Facts,
         turns: Turns,
         *,
         model: str,
@@ -47,7 +47,7 @@ class RouteCall:
         self._request = request
         self._engine = engine
         self._routes = routes
-        self._deployment = deployment
+        self._facts = facts
         self._turns = turns
         self._model = model
         self._raw = raw
@@ -65,9 +65,9 @@ class RouteCall:
         method = self._method(route)
         given = self._request.body
         if isinstance(given, dict) and "generation_parameters" in given:
-            given, plan = bodies.read_body(given, path, self._deployment)
+            given, plan = bodies.read_body(given, path, self._facts)
             sequences = plan.params.n * count_prompts(given.get("prompt"))
-            async with self._turns.taken(plan.order, is_dear=plan.is_dear, sequences=sequences):
+            async with self._turns.taken(plan.order, is_costly=plan.is_costly, sequences=sequences):
                 with self._engine.reports.report() as report:
                     if plan.order is not None:
                         given = given | {"vllm_xargs": plan.order.extra_args(report.path)}
@@ -201,7 +201,7 @@ class RouteCall:
                 return RequestError(f"{path}: {reply['detail']}.", code=status)
             info = reply["error"]
             message = in_words(info["message"])
-            if not message and not self._deployment.has_tokenizer:
+            if not message and not self._facts.has_tokenizer:
                 message = (
                     "This route needs a tokenizer, and this worker runs without one "
                     "(SKIP_TOKENIZER_INIT)."

@@ -44,7 +44,7 @@ class _BeamSearch:
         self._prompt_len = len(prompt)
         self.length = len(prompt)
         self._max_length = len(prompt) + max_tokens
-        self._vocab_size = plan.deployment.vocab_size
+        self._vocab_size = plan.facts.vocab_size
         eos = list(self._order.eos)
         width = self._beams.width
         self.keep = max(2, 1 + len(eos)) * width
@@ -158,7 +158,7 @@ async def beam_search(asker: Asker, prompt: list[int], max_tokens: int) -> list[
         plan.order,
         fields={**plan.order.fields, "num_beams": plan.beams.width},
         log_probs=True,
-        scores=plan.deployment.vocab_size if plan.beams.do_sample else search.keep,
+        scores=plan.facts.vocab_size if plan.beams.do_sample else search.keep,
         prompt_len=len(prompt),
         max_new_tokens=max_tokens,
     )

@@ -140,7 +140,7 @@ async def _slow_step(
             "The engine is too busy to keep the two requests of guidance in step. Send it again.",
             code=503,
         )
-    vocab_size = asker.plan.deployment.vocab_size
+    vocab_size = asker.plan.facts.vocab_size
     asker.report.clear()
     async with asyncio.TaskGroup() as group:
         for tag, start in enumerate((prompt, negative)):

@@ -17,7 +17,7 @@ from worker.engine import probe, server
 from worker.engine.facts import facts_of, model_defaults
 from worker.engine.server import Engine
 from worker.errors import StartError
-from worker.facts import Deployment, Limits
+from worker.facts import Facts
 from worker.generation import inherited
 from worker.generation.turns import Turns
 from worker.handler import Call, Handler
@@ -51,7 +51,7 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
     loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
     asyncio.set_event_loop(loop)
     with ExitStack() as stack:
-        with start.watched(settings.startup_timeout_s, lambda: leave(1)):
+        with start.watched(settings.own.startup_timeout_s, lambda: leave(1)):
             start.phase("fetching the model")
             args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
             start.phase("loading the model")
@@ -64,7 +64,7 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
             loop.run_until_complete(_warm_up(handler, engine, facts))
         start.phase("ready")
         print(start.report(), flush=True)
-        sdk.serve(handler.handle, loop, settings.max_concurrency)
+        sdk.serve(handler.handle, loop, settings.own.max_concurrency)
         watch.cancel()
     leave(0)
 
@@ -78,25 +78,20 @@ def _settings(
     return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
 
 
-def _facts(settings: Settings, engine: Engine) -> Deployment:
+def _facts(settings: Settings, engine: Engine) -> Facts:
     config = engine.client.vllm_config
     facts = facts_of(
         config,
-        default_max_tokens=settings.default_max_tokens,
-        no_chain=engine.no_chain,
-        limits=Limits(
-            settings.max_num_beams,
-            settings.max_sequences,
-            settings.max_scores,
-            settings.max_word_sequences,
-        ),
+        limits=settings.own,
+        why_no_chain=engine.why_no_chain,
     )
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
-def _handler(settings: Settings, engine: Engine, facts: Deployment) -> Handler:
-    turns = Turns(settings.max_chains, settings.max_dear_chains)
-    routes = Routes(engine.app, settings.extra_routes)
+def _handler(settings: Settings, engine: Engine, facts: Facts) -> Handler:
+    own = settings.own
+    turns = Turns(own.max_chains, own.max_costly_chains)
+    routes = Routes(engine.app, own.extra_routes)
 
     def dialect(request: Request) -> Call:
         if isinstance(request, NativeRequest):
@@ -108,25 +103,25 @@ def _handler(settings: Settings, engine: Engine, facts: Deployment) -> Handler:
             facts,
             turns,
             model=settings.served_model_names[0],
-            raw=settings.raw_openai_output,
-            errors_as_output=settings.openai_errors_as_output,
+            raw=own.raw_openai_output,
+            errors_as_output=own.openai_errors_as_output,
         )
 
     sizes = BatchSizes(
-        settings.min_batch_size,
-        settings.max_batch_size,
-        settings.batch_size_growth_factor,
-        settings.max_batch_delay_ms / 1000,
+        own.default_min_batch_size,
+        own.default_batch_size,
+        own.default_batch_size_growth_factor,
+        own.max_batch_delay_ms / 1000,
     )
     return Handler(
         dialect,
         sizes,
-        settings.max_result_mb * 1_000_000,
-        errors_as_output=settings.openai_errors_as_output,
+        own.max_result_mb * 1_000_000,
+        errors_as_output=own.openai_errors_as_output,
     )
 
 
-async def _warm_up(handler: Handler, engine: Engine, facts: Deployment) -> None:
+async def _warm_up(handler: Handler, engine: Engine, facts: Facts) -> None:
     """Answer one job of each kind, so that the first customer's is not the first.
 
     Raises StartError when the engine does not survive it. A kind that this model cannot do, such
@@ -139,7 +134,7 @@ async def _warm_up(handler: Handler, engine: Engine, facts: Deployment) -> None:
         raise StartError("The engine stopped while it was warmed up.")
 
 
-def _warm_up_inputs(engine: Engine, facts: Deployment) -> list[dict[str, Any]]:
+def _warm_up_inputs(engine: Engine, facts: Facts) -> list[dict[str, Any]]:
     if not engine.generates:
         return [{"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello"}}]
     short = {"max_tokens": 2}

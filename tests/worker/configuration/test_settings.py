@@ -13,7 +13,7 @@ from worker.configuration.environ import process_environ
 from worker.configuration.layers import known_variables
 from worker.configuration.retired import RETIRED
 from worker.configuration.settings import Settings, help_text
-from worker.configuration.variables import ALIASES, VARIABLES
+from worker.configuration.variables import ALIASES
 from worker.engine import command_line
 from worker.errors import SettingsError
 
@@ -58,22 +58,15 @@ def test_defaults() -> None:
     ]
 
 
-@pytest.mark.parametrize("variable", [v for v in VARIABLES if v.field], ids=lambda v: v.name)
-def test_table_and_value_agree(variable) -> None:
-    """The defaults in the table of variables are those of the frozen value."""
-    assert getattr(settings(), variable.field) == variable.default
-    assert getattr(Settings, variable.field) == variable.default
-
-
 @pytest.mark.parametrize(
     ("name", "text", "field", "expected"),
     [
         ("MAX_CONCURRENCY", "8", "max_concurrency", 8),
-        ("DEFAULT_MIN_BATCH_SIZE", "2", "min_batch_size", 2),
-        ("MIN_BATCH_SIZE", "2", "min_batch_size", 2),
-        ("DEFAULT_BATCH_SIZE", "10", "max_batch_size", 10),
-        ("DEFAULT_BATCH_SIZE_GROWTH_FACTOR", "1.5", "batch_size_growth_factor", 1.5),
-        ("BATCH_SIZE_GROWTH_FACTOR", "2", "batch_size_growth_factor", 2.0),
+        ("DEFAULT_MIN_BATCH_SIZE", "2", "default_min_batch_size", 2),
+        ("MIN_BATCH_SIZE", "2", "default_min_batch_size", 2),
+        ("DEFAULT_BATCH_SIZE", "10", "default_batch_size", 10),
+        ("DEFAULT_BATCH_SIZE_GROWTH_FACTOR", "1.5", "default_batch_size_growth_factor", 1.5),
+        ("BATCH_SIZE_GROWTH_FACTOR", "2", "default_batch_size_growth_factor", 2.0),
         ("MAX_BATCH_DELAY_MS", "0", "max_batch_delay_ms", 0),
         ("DEFAULT_MAX_TOKENS", "16", "default_max_tokens", 16),
         ("RAW_OPENAI_OUTPUT", "false", "raw_openai_output", False),
@@ -92,8 +85,17 @@ def test_own_variables(name, text, field, expected) -> None:
     """Each of the worker's own variables reaches its field, and is reported."""
     found = settings(**{name: text})
 
-    assert getattr(found, field) == expected
+    assert getattr(found.own, field) == expected
     assert row(found, name)[1] == "environment"
+
+
+def test_the_older_name_of_one_of_ours() -> None:
+    """A retired name of the worker's own variables warns, names its successor, and still works."""
+    found = settings(MAX_DEAR_CHAINS="2")
+
+    assert found.own.max_costly_chains == 2
+    (warning,) = found.warnings
+    assert warning.startswith("MAX_DEAR_CHAINS is retired: MAX_COSTLY_CHAINS")
 
 
 @pytest.mark.parametrize("option", ENVIRONMENT_OPTIONS, ids=lambda o: o.name)
@@ -195,7 +197,7 @@ def test_every_switch_understands_every_spelling(option) -> None:
 @pytest.mark.parametrize("text", [*TRUE, *FALSE])
 def test_own_switches_understand_every_spelling(name, text) -> None:
     """The worker's own switches read like vLLM's."""
-    assert getattr(settings(**{name: text}), name.lower()) is (text in TRUE)
+    assert getattr(settings(**{name: text}).own, name.lower()) is (text in TRUE)
 
 
 @pytest.mark.parametrize(
@@ -555,7 +557,7 @@ def test_precedence(tmp_path: Path) -> None:
 
     assert (found.args.max_model_len, found.args.max_num_seqs) == (500, 40)
     assert (found.args.dtype, found.args.tokenizer) == ("float16", "org/baked")
-    assert (found.max_concurrency, found.max_result_mb) == (7, 5)
+    assert (found.own.max_concurrency, found.own.max_result_mb) == (7, 5)
     assert row(found, "MAX_MODEL_LEN") == ("500", "VLLM_EXTRA_ARGS")
     assert row(found, "MAX_NUM_SEQS") == ("40", "environment")
     assert row(found, "DTYPE") == ("float16", "VLLM_CONFIG_FILE")
@@ -1015,7 +1017,7 @@ COMPILED = {
         ({"BASE_PATH": "/models", "HF_HOME": "/h"}, COMPILED),
         ({"BASE_PATH": "/models", "HF_HOME": "/h", **dict.fromkeys(COMPILED, "/mine")}, {}),
         ({"BASE_PATH": "", "HF_HOME": "/h"}, {}),
-        ({"HF_HOME": "/h", "HF_HUB_ENABLE_HF_TRANSFER": "0"}, {}),
+        ({"HF_HOME": "/h"}, {}),
     ],
 )
 def test_where_models_are_stored(environ, expected) -> None:
@@ -1042,18 +1044,6 @@ def test_a_volume_that_cannot_be_written(volume: Path) -> None:
 
     assert process_environ(given) == {}
     assert settings(**given).warnings[0].startswith(f"{volume} cannot be written: models in it")
-
-
-@pytest.mark.skipif(
-    __import__("importlib.util").util.find_spec("hf_transfer") is not None,
-    reason="hf_transfer is installed here",
-)
-def test_fast_download_without_its_package() -> None:
-    """The switch would make every download fail: it is dropped, and said."""
-    environ = {"HF_HUB_ENABLE_HF_TRANSFER": "1"}
-
-    assert process_environ(environ)["HF_HUB_ENABLE_HF_TRANSFER"] is None
-    assert "hf_transfer is not installed" in settings(**environ).warnings[0]
 
 
 @pytest.mark.parametrize("name", ["RUNPOD_LOG_LEVEL", "RUNPOD_DEBUG_LEVEL"])

@@ -12,13 +12,13 @@ import pytest
 from vllm.sampling_params import RequestOutputKind, SamplingParams
 
 from worker.errors import RequestError
-from worker.facts import Deployment, Limits
+from worker.facts import Facts, Limits
 from worker.generation import inherited, reading, table
 from worker.generation.plan import Beams, Guidance, Plan
 from worker.openai import bodies
 
 VOCAB = 1000
-HERE = Deployment(vocab_size=VOCAB, max_model_len=256, eos=(2,))
+HERE = Facts(vocab_size=VOCAB, max_model_len=256, eos=(2,))
 MTP = {"speculative_config": {"method": "mtp", "num_speculative_tokens": 3}}
 NGRAM = {
     "speculative_config": {
@@ -239,17 +239,17 @@ EFFECTS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"sequence_bias": [[[7], 2]]}, {"order.sequence_bias": [[[7], 2.0]]}),
     ({"sequence_bias": [[[7], -INFINITY]]}, {"order.sequence_bias": [[[7], -INFINITY]]}),
     ({"encoder_no_repeat_ngram_size": 2}, {"order.encoder_no_repeat_ngram_size": 2}),
-    ({"watermarking_config": {}}, {"order.watermarking_config": {}, "is_dear": False}),
+    ({"watermarking_config": {}}, {"order.watermarking_config": {}, "is_costly": False}),
     (
         {"watermarking_config": {"bias": 2, "seeding_scheme": "selfhash"}},
         {
             "order.watermarking_config": {"bias": 2.0, "seeding_scheme": "selfhash"},
-            "is_dear": True,
+            "is_costly": True,
         },
     ),
     (
         {"watermarking_config": {"keys": [5, 6], "ngram_len": 3}},
-        {"order.watermarking_config": {"keys": [5, 6], "ngram_len": 3}, "is_dear": True},
+        {"order.watermarking_config": {"keys": [5, 6], "ngram_len": 3}, "is_costly": True},
     ),
     # Routines
     ({"token_healing": True}, {"heal": True, "order": None}),
@@ -387,13 +387,13 @@ REFUSED = {
     "target_lookbehind": "vLLM aligns vocabularies in another way.",
     "assistant_early_exit": "no drafting with a part of the model's own layers.",
     "assistant_ensemble_weight": "It would change the output's distribution",
-    "num_beam_groups": "transformers 5 has it no more.",
-    "diversity_penalty": "transformers 5 has it no more.",
-    "penalty_alpha": "transformers 5 has it no more.",
-    "dola_layers": "transformers 5 has it no more.",
+    "num_beam_groups": "transformers 5 no longer has it.",
+    "diversity_penalty": "transformers 5 no longer has it.",
+    "penalty_alpha": "transformers 5 no longer has it.",
+    "dola_layers": "transformers 5 no longer has it.",
     "constraints": "structured_outputs constrains an answer.",
     "force_words_ids": "structured_outputs constrains an answer.",
-    "low_memory": "transformers 5 has it no more.",
+    "low_memory": "transformers 5 no longer has it.",
     "prefill_chunk_size": "The variable MAX_NUM_BATCHED_TOKENS sets it for all requests.",
     "continuous_batching_config": "vLLM batches by itself",
     "assistant_model": "The variable SPECULATIVE_CONFIG names one for all requests.",
@@ -1061,7 +1061,7 @@ def test_no_chain_where_vllm_can(given: dict[str, Any], defaults: dict[str, Any]
 )
 def test_without_the_chain(given: dict[str, Any], param: str) -> None:
     """Where the chain does not run, what needs it is refused by its name and with the reason."""
-    error = refusal(given, no_chain="it serves a pooling model.")
+    error = refusal(given, why_no_chain="it serves a pooling model.")
 
     assert (param, "deployment_parameter") == (error.param, error.type)
     assert (
@@ -1072,7 +1072,7 @@ def test_without_the_chain(given: dict[str, Any], param: str) -> None:
 
 def test_without_the_chain_the_models_defaults_are_left_out() -> None:
     """A job that names nothing special is answered, and told what of the model's is missing."""
-    made = plan({}, no_chain="so it is.", inherited={"suppress_tokens": [3], "num_beams": 4})
+    made = plan({}, why_no_chain="so it is.", inherited={"suppress_tokens": [3], "num_beams": 4})
 
     assert (None, None) == (made.order, made.beams)
     assert (
@@ -1382,7 +1382,7 @@ COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 
 
 def body(
-    given: Any, path: str = COMPLETIONS, deployment: Deployment = HERE, **fields: Any
+    given: Any, path: str = COMPLETIONS, deployment: Facts = HERE, **fields: Any
 ) -> tuple[dict[str, Any], Plan]:
     return bodies.read_body(
         {"prompt": "x", **fields, "generation_parameters": given}, path, deployment

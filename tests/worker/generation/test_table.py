@@ -12,7 +12,7 @@ from transformers import GenerationConfig
 
 from worker.configuration.variables import VARIABLES
 from worker.engine import command_line
-from worker.facts import Deployment, Limits
+from worker.facts import Facts, Limits
 from worker.generation import checks, parameter
 from worker.generation.checks import Check
 from worker.generation.parameter import Parameter
@@ -22,7 +22,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # torch's own, at vLLM's import
     OPTIONS = command_line.options()
 
-HERE = Deployment(vocab_size=1000, max_model_len=256, eos=(2,))
+HERE = Facts(vocab_size=1000, max_model_len=256, eos=(2,))
 
 # The names of transformers 5.19's reference of generation parameters, in its groups.
 REFERENCE: dict[str, tuple[str, ...]] = {
@@ -107,7 +107,7 @@ def test_every_example_is_legal(row: Parameter) -> None:
     """What the page shows is taken, and is JSON."""
     assert row.check is not None
 
-    row.check.read(json.loads(json.dumps(row.example)), Deployment(4096, 256))
+    row.check.read(json.loads(json.dumps(row.example)), Facts(4096, 256))
 
 
 @pytest.mark.parametrize("kind", ["native", "chain", "routine", "output"])

@@ -9,13 +9,13 @@ from worker.generation.turns import Turns
 from worker.processor.order import Order
 
 
-def most_at_once(turns: Turns, jobs: list[int], *, is_dear: bool = False) -> int:
+def most_at_once(turns: Turns, jobs: list[int], *, is_costly: bool = False) -> int:
     """Run jobs of so many sequences each; return how many sequences ever ran together."""
     running = most = 0
 
     async def job(sequences: int) -> None:
         nonlocal running, most
-        async with turns.taken(Order(), is_dear=is_dear, sequences=sequences):
+        async with turns.taken(Order(), is_costly=is_costly, sequences=sequences):
             running += sequences
             most = max(most, running)
             await asyncio.sleep(0.001)
@@ -34,17 +34,17 @@ def test_no_more_sequences_than_turns() -> None:
     """However the jobs are cut, MAX_CHAINS sequences run at once, and every job has its turn."""
     assert most_at_once(Turns(5, 5), [1] * 20) == 5
     assert most_at_once(Turns(5, 5), [3, 3, 1, 5, 2, 4, 4, 1, 1]) <= 5
-    assert most_at_once(Turns(5, 2), [2, 1, 2, 1, 1], is_dear=True) == 2
+    assert most_at_once(Turns(5, 2), [2, 1, 2, 1, 1], is_costly=True) == 2
 
 
 def test_what_could_never_run_is_refused() -> None:
     """More sequences than there are turns is a sentence, and not a wait for ever."""
 
     async def main() -> None:
-        async with Turns(5, 2).taken(Order(), is_dear=True, sequences=3):
+        async with Turns(5, 2).taken(Order(), is_costly=True, sequences=3):
             pass
 
-    with pytest.raises(RequestError, match="MAX_DEAR_CHAINS"):
+    with pytest.raises(RequestError, match="MAX_COSTLY_CHAINS"):
         asyncio.run(main())
 
 
@@ -55,8 +55,8 @@ def test_a_job_without_the_chain_waits_for_nobody() -> None:
         turns = Turns(1, 1)
         async with (
             asyncio.timeout(10),
-            turns.taken(Order(), is_dear=False),
-            turns.taken(None, is_dear=False, sequences=100),
+            turns.taken(Order(), is_costly=False),
+            turns.taken(None, is_costly=False, sequences=100),
         ):
             pass
 
@@ -70,11 +70,11 @@ def test_a_job_that_is_stopped_while_it_waits_leaves_no_gap() -> None:
         turns = Turns(3, 3)
 
         async def wait(sequences: int) -> None:
-            async with turns.taken(Order(), is_dear=False, sequences=sequences):
+            async with turns.taken(Order(), is_costly=False, sequences=sequences):
                 pass
 
         async with asyncio.timeout(10):
-            async with turns.taken(Order(), is_dear=False, sequences=2):
+            async with turns.taken(Order(), is_costly=False, sequences=2):
                 waiting = asyncio.create_task(wait(3))
                 await asyncio.sleep(0)
                 waiting.cancel()

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope, Send
 from worker.batching import BatchSizes, Outbox
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
-from worker.facts import Deployment
+from worker.facts import Facts
 from worker.generation.turns import Turns
 from worker.openai.call import RouteCall
 from worker.openai.events import EventSplitter, weigh
@@ -241,13 +241,13 @@ def make_app(seen: list[str]) -> FastAPI:
 
 
 # What generation_parameters are judged by.
-RULES = Deployment(vocab_size=100, max_model_len=100), Turns(1, 1)
+RULES = Facts(vocab_size=100, max_model_len=100), Turns(1, 1)
 
 
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
     """The value that a call is given; of the client it only asks whether the engine is dead."""
     client = SimpleNamespace(errored=errored)
-    return Engine(client, app, children=(), reports=Folder(), no_chain="")
+    return Engine(client, app, children=(), reports=Folder(), why_no_chain="")
 
 
 def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:
