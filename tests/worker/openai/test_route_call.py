@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Annotated, Any
 
@@ -247,7 +248,9 @@ RULES = Facts(vocab_size=100, max_model_len=100), Turns(1, 1)
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
     """The value that a call is given; of the client it only asks whether the engine is dead."""
     client = SimpleNamespace(errored=errored)
-    return Engine(client, app, children=(), reports=Folder(), why_no_chain="")
+    return Engine(
+        client, app, children=(), reports=Folder(), why_no_chain="", died_of=Path("/dev/null")
+    )
 
 
 def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:

@@ -1,0 +1,82 @@
+"""What ended the engine's processes, noted where it happens: this runs inside them.
+
+vLLM 0.32 runs its engine in a child process, and its workers in children of that one. Where one
+fails, its parent hears only that it did; the reason is a traceback in the log. So each of these
+processes begins in a function of ours, which listens to what vLLM logs when it ends.
+"""
+
+import contextlib
+import logging
+from functools import partial
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any
+
+from vllm.v1.engine import core
+from vllm.v1.executor import multiproc_executor
+
+from worker.engine.causes import LOADING, local
+
+# As vLLM made them: a forked child inherits what `listen` puts in their place.
+_run_engine_core = core.EngineCoreProc.run_engine_core
+_worker_main = multiproc_executor.WorkerProc.worker_main
+
+# The functions of vLLM that log the error which ends a process.
+ENDS = ("run_engine_core", "worker_main", "_execute_worker_rpc", "monitor_workers")
+
+
+def listen(path: Path) -> None:
+    """Let the engine that is started next write what ends it into the file `path`.
+
+    The first process that fails makes the file; those that fail after it do so because of it.
+    """
+    core.EngineCoreProc.run_engine_core = staticmethod(partial(_engine_core, path))
+
+
+def _engine_core(path: Path, *args: Any, **kwargs: Any) -> None:
+    """Run vLLM's engine; in the child process."""
+    _note_errors(path)
+    multiproc_executor.WorkerProc.worker_main = staticmethod(partial(_worker, path))
+    _run_engine_core(*args, **kwargs)
+
+
+def _worker(path: Path, *args: Any, **kwargs: Any) -> None:
+    """Run one of vLLM's workers; in a child of the child."""
+    _note_errors(path)
+    _worker_main(*args, **kwargs)
+
+
+def _note_errors(path: Path) -> None:
+    def note(record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR and record.funcName in ENDS:
+            with contextlib.suppress(OSError), path.open("x") as file:  # it exists: not the first
+                file.write(_noted(record))
+        return True
+
+    # Filters, because vLLM takes handlers away whenever it configures its loggers.
+    for module in (core, multiproc_executor):
+        logging.getLogger(module.__name__).addFilter(note)
+
+
+def _noted(record: logging.LogRecord) -> str:
+    error = record.exc_info[1] if record.exc_info else None
+    if error is None:
+        return record.getMessage()
+    if worker := local(error, "unready_proc_handle"):  # it ended without a word of its own
+        return f"Worker proc {worker.proc.name} died (exit code: {worker.proc.exitcode})"
+    said, root = _line(error), error
+    while root.__cause__ is not None:
+        root = root.__cause__
+    if str(root) not in str(error):
+        said = f"{said} ({_line(root)})"
+    loading = any(frame.name == "load_weights" for frame in extract_tb(error.__traceback__))
+    return f"{said} ({LOADING})" if loading else said
+
+
+def _line(error: BaseException) -> str:
+    """Return an error's type and first line; the second too, where the first ends in a colon."""
+    lines = [" ".join(line.split()) for line in str(error).splitlines() if line.strip()]
+    if not lines:  # an assertion without a text: its source says more than nothing
+        lines = [frame.line or "" for frame in extract_tb(error.__traceback__)[-1:]]
+    count = 2 if lines and lines[0].endswith(":") else 1
+    return f"{type(error).__name__}: {' '.join(lines[:count])}".rstrip(".: ")
