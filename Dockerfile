@@ -14,7 +14,9 @@ WORKDIR /opt/worker-vllm
 COPY builder/install.py builder/requirements.txt builder/
 # More packages with their versions, such as "vllm-bnb-plugin==0.0.3 bitsandbytes==0.50.2".
 ARG PLUGINS=""
-RUN python3 builder/install.py builder/requirements.txt ${PLUGINS}
+# Another version of RunPod's SDK: 1.12.0 is tested beside the pinned one.
+ARG SDK=""
+RUN python3 builder/install.py builder/requirements.txt ${SDK:+runpod==${SDK}} ${PLUGINS}
 
 # --- the model, where one is named: fetched with the hub's client alone ----------------------
 FROM ${BASE_IMAGE} AS download

@@ -50,11 +50,25 @@ check: setup ## format, lint, types, generated pages, and what must agree
 clients: setup ## install the real clients that the tests run, each in its own environment
 	@tests/clients/setup.sh
 
-test: models clients ## every test that fits into a coffee break
+# The worker runs on another version of RunPod's SDK with SDK=1.12.0 (or any other).
+OTHER_SDK = 1.12.0
+.cache/sdk/%:
+	@$(PY) -m pip install -qq --no-deps --target $@ runpod==$*
+test test-all: export SDK_FOLDERS = $(CURDIR)/.cache/sdk/$(OTHER_SDK)
+test test-all: export PYTHONPATH = $(if $(SDK),$(CURDIR)/.cache/sdk/$(SDK))
+
+test: models clients .cache/sdk/$(or $(SDK),$(OTHER_SDK)) ## every test of the day; SDK=1.12.0: on another SDK
 	@$(PY) -m pytest -q -m "not slow and not image"
 
 test-all: models clients ## every test, for the night
 	@$(PY) -m pytest -q -m "not image"
+
+# Another vLLM is put before the installed one; its platform is the CPU, whatever it was built for.
+CANARY = $(CURDIR)/.cache/canary/$(VLLM)
+canary: setup ## name what the worker touches of vLLM and is no longer there: VLLM=0.33.0
+	@$(if $(VLLM),cd tests && ../$(PY) -m canary.fetch "$(VLLM)" "$(CANARY)")
+	@$(if $(VLLM),PYTHONPATH="$(CANARY)" VLLM_TARGET_DEVICE=cpu) \
+		$(PY) -m pytest tests/canary -q --tb=no -rN --no-header
 
 image-test: models ## build the image, and one with a model inside, and run them (root, no Docker)
 	@command -v buildah >/dev/null && command -v debootstrap >/dev/null || { \
@@ -79,4 +93,5 @@ raise: setup ## raise vLLM to the newest version, everywhere
 	@$(PY) builder/raise_vllm.py $(VERSION)
 	@$(MAKE) --no-print-directory lock docs
 
-.PHONY: help setup models clients run format docs check test test-all image-test bench lock raise
+.PHONY: help setup models clients run format docs check test test-all canary \
+	image-test bench lock raise

@@ -22,6 +22,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import uvloop
+
 from worker.configuration.settings import Settings
 from worker.engine import server
 from worker.engine.facts import facts_of
@@ -134,14 +136,16 @@ def main() -> None:
     import vllm
 
     load = os.getloadavg()[0]
-    with server.running(settings.args, MODEL) as ready:
+    loop = uvloop.new_event_loop()
+    asyncio.set_event_loop(loop)
+    with server.running(settings.args, MODEL, loop) as ready:
         assert not ready.why_no_chain, ready.why_no_chain
-        deployment = facts_of(ready.client.vllm_config)
+        facts = facts_of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
-        plain_s, runs = in_turns(ready, deployment, table)
+        plain_s, runs = in_turns(loop, ready, facts, table)
         print(
             f"{REQUESTS} requests x {TOKENS} tokens at once, SmolLM2-135M in bfloat16, vocabulary "
-            f"{deployment.vocab_size:,}, fastest of {ROUNDS} rounds in turns;\n"
+            f"{facts.vocab_size:,}, fastest of {ROUNDS} rounds in turns;\n"
             f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
             f"vLLM {vllm.__version__}, transformers {transformers.__version__}, "
             f"load before {load:.1f}; "
@@ -151,26 +155,26 @@ def main() -> None:
         print(f"{'':32}{'chain':>9}{'vLLM':>9}    {'ms/token':>9}{'first ms':>9}")
         for row in table:
             own = f"{plain_s / runs[row.name, 'vLLM']:.0%}" if row.own is not None else ""
-            each_s, first_s = alone(row, deployment, ready)
+            each_s, first_s = alone(row, facts, ready)
             line = f"{row.name:32}{plain_s / runs[row.name, 'chain']:9.0%}{own:>9}"
             print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
         for name, given in admitted(table).items():
-            read_s = seconds_each(functools.partial(reading.read, given, deployment, stream=True))
+            read_s = seconds_each(functools.partial(reading.read, given, facts, stream=True))
             print(f"sampling.read: {read_s * 1e6:.0f} µs for {name}")
     leave(0)
 
 
 def in_turns(
-    ready: server.Engine, deployment: Facts, table: list[Row]
+    loop: asyncio.AbstractEventLoop, ready: server.Engine, facts: Facts, table: list[Row]
 ) -> tuple[float, dict[tuple[str, str], float]]:
     """Return the seconds of the fastest plain run, and of each row's, in the chain and in vLLM."""
-    plain = planned({}, deployment)
+    plain = planned({}, facts)
     plains: list[float] = []
     runs: dict[tuple[str, str], list[float]] = {}
 
     def run_s(plan: Plan, asking: int = REQUESTS) -> float:
         plans = [plan] * asking + [plain] * (REQUESTS - asking)
-        return ready.submit(batch(ready, plans)).result()
+        return loop.run_until_complete(batch(ready, plans))
 
     run_s(plain)  # what is cached at first use
     for round_ in range(ROUNDS):
@@ -179,20 +183,20 @@ def in_turns(
                 plains.append(run_s(plain))
             if row.is_costly and round_:
                 continue
-            plans = {"chain": planned(row.given, deployment, chain=True)}
+            plans = {"chain": planned(row.given, facts, chain=True)}
             if row.own is not None:
-                plans["vLLM"] = planned(row.own, deployment)
+                plans["vLLM"] = planned(row.own, facts)
             for where, plan in plans.items():
                 runs.setdefault((row.name, where), []).append(run_s(plan, row.asking))
     return min(plains), {key: min(each) for key, each in runs.items()}
 
 
-def planned(given: Mapping[str, Any], deployment: Facts, *, chain: bool = False) -> Plan:
+def planned(given: Mapping[str, Any], facts: Facts, *, chain: bool = False) -> Plan:
     """Read a job's parameters; with `chain` they run there even if vLLM has a field for them."""
-    plan = reading.read({**LONG, **given}, deployment, stream=True)
+    plan = reading.read({**LONG, **given}, facts, stream=True)
     if not chain or plan.order is not None:
         return plan
-    plan = reading.read({**LONG, "suppress_tokens": [0], **given}, deployment, stream=True)
+    plan = reading.read({**LONG, "suppress_tokens": [0], **given}, facts, stream=True)
     assert plan.order is not None
     fields = {name: v for name, v in plan.order.fields.items() if name != "suppress_tokens"}
     return replace(plan, order=replace(plan.order, fields=fields))
@@ -227,7 +231,7 @@ async def batch(ready: server.Engine, plans: list[Plan]) -> float:
     return time.perf_counter() - start_s
 
 
-def alone(row: Row, deployment: Facts, ready: server.Engine) -> tuple[float, float]:
+def alone(row: Row, facts: Facts, ready: server.Engine) -> tuple[float, float]:
     """Return the CPU seconds of one row of the logits at each token, and at the first."""
     import torch
 
@@ -235,9 +239,9 @@ def alone(row: Row, deployment: Facts, ready: server.Engine) -> tuple[float, flo
 
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
-    tokens = torch.randint(100, deployment.vocab_size, (CONTEXT,), generator=generator).tolist()
-    fresh = torch.randn((1, deployment.vocab_size), generator=generator) * 3
-    plan = planned(row.given, deployment, chain=True)
+    tokens = torch.randint(100, facts.vocab_size, (CONTEXT,), generator=generator).tolist()
+    fresh = torch.randn((1, facts.vocab_size), generator=generator) * 3
+    plan = planned(row.given, facts, chain=True)
     each: list[float] = []
     firsts: list[float] = []
     for _ in repeats(ALONE_S):

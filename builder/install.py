@@ -1,6 +1,6 @@
 """Install what the image adds to vLLM's, and prove that nothing of vLLM's moved.
 
-usage: python3 builder/install.py REQUIREMENTS
+usage: python3 builder/install.py REQUIREMENTS [NAME==VERSION …]
 
 Of the pinned packages only those are installed that the base image lacks, and without their
 dependencies, so that no package of the base changes. What an addition asks for and does not find
@@ -24,8 +24,8 @@ EXPLAINED = {
 }
 
 
-def main(path: str) -> int:
-    pins = read(Path(path).read_text())
+def main(path: str, *more: str) -> int:
+    pins = read("\n".join([Path(path).read_text(), *more]))
     before = installed()
     missing = {name: version for name, version in pins.items() if name not in before}
     for name in sorted(pins.keys() - missing.keys()):

@@ -90,7 +90,8 @@ def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Se
     ):
         home = Path(folder)
         log_file = home / "worker.log"
-        clean = {k: v for k, v in os.environ.items() if k.startswith(("PATH", "LANG", "OPENBLAS"))}
+        kept = ("PATH", "LANG", "OPENBLAS", "PYTHONPATH")  # the last: another SDK
+        clean = {k: v for k, v in os.environ.items() if k.startswith(kept)}
         with log_file.open("wb") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "worker"],

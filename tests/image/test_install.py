@@ -1,5 +1,7 @@
 """What the image adds to vLLM's never moves anything of vLLM's."""
 
+from pathlib import Path
+
 import install
 import pytest
 import sdk_only
@@ -42,6 +44,19 @@ def test_an_unexplained_difference_ends_the_build(monkeypatch: pytest.MonkeyPatc
 def test_pins_are_read(line: str) -> None:
     """A pin has a name and a version, whatever stands behind it."""
     assert ["1.0"] == list(install.read(f"# a comment\n\n{line}\n").values())
+
+
+def test_a_word_beside_the_list_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another version of the SDK, and a plugin, are named on the command line."""
+    page = tmp_path / "requirements.txt"
+    page.write_text("runpod==2.0.0\nleft==1.0\n")
+    asked: list[str] = []
+    monkeypatch.setattr(install, "installed", lambda: {"left": "1.0"})
+    monkeypatch.setattr(install, "unmet", lambda _: ())
+    monkeypatch.setattr(install.subprocess, "run", lambda words, **_: asked.extend(words))
+
+    assert install.main(str(page), "runpod==1.12.0", "plugin==3") == 0
+    assert ["runpod==1.12.0", "plugin==3"] == asked[-2:]
 
 
 def test_nothing_of_vllm_is_pinned_by_us() -> None:
