@@ -2,11 +2,12 @@
 
 import dataclasses
 import difflib
-import types
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
+
+import msgspec
 
 MB = 1_000_000  # the strict reading of the platform's "MB": a worker that fits here fits there
 
@@ -22,8 +23,8 @@ def _knob(default: Any, basis: Basis, meaning: str) -> Any:
 class Knobs:
     """How this endpoint behaves where the real platform is undocumented or configurable.
 
-    `_s` are seconds, `_ms` milliseconds, sizes are bytes of the JSON text.
-    Raises `ValueError`, with the knob's name, for a value that makes no sense.
+    `_s` are seconds, `_ms` milliseconds, sizes are bytes of the JSON text. A value may be given
+    as text. Raises `ValueError`, with the knob's name, for a value that makes no sense.
     """
 
     # Worker side
@@ -113,14 +114,13 @@ class Knobs:
     record_bytes: int = _knob(128 * MB, "ours", "bytes of these, recorded requests included")
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            choices = typing.get_args(hints[field.name])
-            if choices and value not in choices:
-                raise ValueError(f"{field.name}={value!r} is not one of {', '.join(choices)}")
-            if isinstance(value, int | float) and value < 0:
-                raise ValueError(f"{field.name}={value!r} is below zero")
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            try:
+                converted = msgspec.convert(value, FROM_0.get(kind, kind), strict=False)
+            except msgspec.ValidationError:
+                raise ValueError(f"{name}={value!r} is not {_wanted(kind)}") from None
+            object.__setattr__(self, name, converted)
 
     @classmethod
     def parse(cls, assignments: Iterable[str]) -> Self:
@@ -135,14 +135,16 @@ class Knobs:
         return cls().replace(values)
 
     def replace(self, changes: Mapping[str, Any]) -> Self:
-        """Give knobs with some changed; values may be texts. Raises `ValueError`."""
-        hints = typing.get_type_hints(type(self))
-        values: dict[str, Any] = {}
-        for name, value in changes.items():
-            if name not in hints:
+        """Return knobs with some changed. Raises `ValueError`."""
+        for name in changes:
+            if name not in KINDS:
                 raise ValueError(f"{name!r} is not a knob{_hint(name)}")
-            values[name] = _value(name, value, hints[name])
-        return dataclasses.replace(self, **values)
+        return dataclasses.replace(self, **changes)
+
+
+KINDS: dict[str, Any] = typing.get_type_hints(Knobs)
+# A knob of these types is never below zero.
+FROM_0 = {kind: Annotated[kind, msgspec.Meta(ge=0)] for kind in (float, int)}
 
 
 @dataclass(frozen=True)
@@ -158,12 +160,11 @@ class Description:
 
 def describe() -> list[Description]:
     """Describe every knob, in their order."""
-    hints = typing.get_type_hints(Knobs)
     words = {bool: "true, false", int: "whole number", float: "number"}
     return [
         Description(
             name=field.name,
-            accepts=words.get(hints[field.name]) or ", ".join(typing.get_args(hints[field.name])),
+            accepts=words.get(KINDS[field.name]) or ", ".join(typing.get_args(KINDS[field.name])),
             default=field.default,
             basis=field.metadata["basis"],
             meaning=field.metadata["meaning"],
@@ -172,22 +173,11 @@ def describe() -> list[Description]:
     ]
 
 
+def _wanted(kind: Any) -> str:
+    words = {bool: "true or false", int: "a whole number from 0 up", float: "a number from 0 up"}
+    return words.get(kind) or f"one of {', '.join(typing.get_args(kind))}"
+
+
 def _hint(name: str) -> str:
-    near = difflib.get_close_matches(name, [field.name for field in dataclasses.fields(Knobs)], n=1)
+    near = difflib.get_close_matches(name, KINDS, n=1)
     return f"; did you mean {near[0]}=…?" if near else ""
-
-
-def _value(name: str, value: Any, kind: Any) -> object:
-    text = str(value)
-    if kind is bool:
-        words = {"true": True, "1": True, "false": False, "0": False}
-        if text.lower() not in words:
-            raise ValueError(f"{name}={text!r} is neither true nor false")
-        return words[text.lower()]
-    if isinstance(kind, type) and not isinstance(kind, types.GenericAlias):
-        try:
-            return kind(text)
-        except ValueError:
-            noun = "a whole number" if kind is int else "a number"
-            raise ValueError(f"{name}={text!r} is not {noun}") from None
-    return text

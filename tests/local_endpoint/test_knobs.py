@@ -19,11 +19,11 @@ def test_parse() -> None:
     [
         ("take_hold=1", "'take_hold' is not a knob; did you mean take_hold_s="),
         ("take_hold_s", "is not a knob and its value"),
-        ("rtt_ms=slow", "rtt_ms='slow' is not a number"),
-        ("retain_jobs=1.5", "retain_jobs='1.5' is not a whole number"),
-        ("cancel_on_disconnect=maybe", "is neither true nor false"),
+        ("rtt_ms=slow", "rtt_ms='slow' is not a number from 0 up"),
+        ("retain_jobs=1.5", "retain_jobs='1.5' is not a whole number from 0 up"),
+        ("cancel_on_disconnect=maybe", "cancel_on_disconnect='maybe' is not true or false"),
         ("models_input=none", "models_input='none' is not one of absent, null, empty"),
-        ("rtt_ms=-1", "rtt_ms=-1.0 is below zero"),
+        ("rtt_ms=-1", "rtt_ms='-1' is not a number from 0 up"),
     ],
 )
 def test_wrong(text: str, sentence: str) -> None:
