@@ -11,12 +11,13 @@ and in a test::
         ...
 """
 
+from local_endpoint.control import WorkerInfo
 from local_endpoint.faults import Faults
-from local_endpoint.jobs import Status
+from local_endpoint.job import Status
 from local_endpoint.knobs import Knobs
+from local_endpoint.process import WorkerError
 from local_endpoint.recording import Post, Record, Request
-from local_endpoint.serving import LocalEndpoint, WorkerInfo, serve
-from local_endpoint.supervisor import WorkerError
+from local_endpoint.serving import LocalEndpoint, serve
 
 __all__ = [
     "Faults",

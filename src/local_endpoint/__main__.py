@@ -12,13 +12,14 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from local_endpoint.app import listening
 from local_endpoint.endpoint import Endpoint
 from local_endpoint.knobs import Knobs
-from local_endpoint.supervisor import Progress, Supervisor, WorkerError
+from local_endpoint.process import WorkerError
+from local_endpoint.progress import Progress
 
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 ANY_ADDRESS = ("0.0.0.0", "::")
@@ -32,7 +33,7 @@ Without a COMMAND, the environment for a worker elsewhere is printed.
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the endpoint until Ctrl-C or SIGTERM, and give the exit code."""
+    """Run the endpoint until Ctrl-C or SIGTERM, and return the exit code."""
     options = _options(arguments)
     try:
         options.knobs = Knobs.parse(options.knob)
@@ -57,8 +58,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=8000, help="0 is a free one (%(default)s)")
     parser.add_argument("--id", default="local", help="the endpoint's id (%(default)s)")
     parser.add_argument("--workers", type=int, help="how many to keep running (1)")
-    parser.add_argument("--min-workers", type=int, help="scale from so many (0)")
-    parser.add_argument("--max-workers", type=int, help="… to so many, as jobs wait")
+    parser.add_argument("--min-workers", type=int, help="the least when scaling (0)")
+    parser.add_argument("--max-workers", type=int, help="the most when scaling")
     parser.add_argument(
         "--cwd-per-worker", action="store_true", help="each worker in a directory of its own"
     )
@@ -75,7 +76,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="what the platform leaves open, such as rtt_ms=50; all are at /control/knobs",
+        help="a detail of the platform, such as rtt_ms=50; all are at /control/knobs",
     )
     options = parser.parse_args(own)
     is_scaling = options.min_workers is not None or options.max_workers is not None
@@ -86,7 +87,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     most = max(least, 1) if options.max_workers is None and is_scaling else options.max_workers
     options.min_workers, options.max_workers = least, fixed if most is None else most
     if not 0 <= least <= options.max_workers or not options.max_workers:
-        parser.error("there must be at least 1 worker, and no more at the least than at the most")
+        parser.error("there must be at least 1 worker, and --min-workers at most --max-workers")
     options.command = command
     return options
 
@@ -113,69 +114,70 @@ async def _run(options: argparse.Namespace) -> int:
 
 
 async def _until_stopped(endpoint: Endpoint, options: argparse.Namespace) -> int:
-    directory = Path(tempfile.mkdtemp(prefix="local-endpoint-"))
-    supervisor = Supervisor(
-        endpoint,
-        options.command,
-        directory,
-        _say,
-        min_workers=options.min_workers,
-        max_workers=options.max_workers,
-        own_cwd=options.cwd_per_worker,
-    )
-    stopped = asyncio.Event()
+    work = asyncio.create_task(_work(endpoint, options))
 
     def on_signal() -> None:
-        if stopped.is_set():  # the second time
-            supervisor.kill()
+        if work.cancelling():  # the second time
+            if endpoint.supervisor:
+                endpoint.supervisor.kill()
             os._exit(1)
         _say("\nstopping")
-        stopped.set()
+        work.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             asyncio.get_running_loop().add_signal_handler(number, on_signal)
-    work = asyncio.create_task(_work(endpoint, supervisor, options))
-    waiting = asyncio.create_task(stopped.wait())
-    await asyncio.wait({work, waiting}, return_when=asyncio.FIRST_COMPLETED)
-    keep_logs = False
     try:
-        if work.done():
-            work.result()
-        else:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+        await work
+    except asyncio.CancelledError:
+        return 0
     except WorkerError as error:
-        keep_logs = True
         return _complain(str(error))
-    finally:
-        waiting.cancel()
-        endpoint.close()  # a worker leaves only when its polls are answered
-        await supervisor.stop()
-        if not (keep_logs or supervisor.has_failures):
-            shutil.rmtree(directory, ignore_errors=True)
     return 0
 
 
-async def _work(endpoint: Endpoint, supervisor: Supervisor, options: argparse.Namespace) -> None:
-    if options.command:
-        endpoint.supervisor = supervisor
-        await supervisor.start(Progress(_write, is_tty=sys.stdout.isatty()))
-        if supervisor.logs():
-            _say(f"ready; worker log: {', '.join(map(str, supervisor.logs()))}")
-        else:
-            _say("ready; a worker starts when a job comes")
-    _say(_directions(endpoint))
-    if not options.command:
-        _say(_environment(endpoint, options.host))
-    if options.hello:
-        await _hello(endpoint, options.hello)
-    _say("Ctrl-C stops everything." if options.command else "Ctrl-C stops.")
-    await asyncio.Event().wait()
+async def _work(endpoint: Endpoint, options: argparse.Namespace) -> None:
+    """Run the workers, if there are any, and show how to use the endpoint, until cancelled."""
+    async with contextlib.AsyncExitStack() as stack:
+        if options.command:
+            directory = stack.enter_context(_directory(endpoint))
+            with Progress(_write, is_tty=sys.stdout.isatty()) as progress:
+                workers = endpoint.working(
+                    options.command,
+                    directory,
+                    min_workers=options.min_workers,
+                    max_workers=options.max_workers,
+                    own_cwd=options.cwd_per_worker,
+                    say=_say,
+                    show=progress.phase,
+                )
+                supervisor = await stack.enter_async_context(workers)
+            if supervisor.logs():
+                _say(f"ready; worker log: {', '.join(map(str, supervisor.logs()))}")
+            else:
+                _say("ready; a worker starts when a job comes")
+        _say(_directions(endpoint))
+        if not options.command:
+            _say(_environment(endpoint, options.host))
+        if options.hello:
+            await _hello(endpoint, options.hello)
+        _say("Ctrl-C stops everything." if options.command else "Ctrl-C stops.")
+        await asyncio.Event().wait()
+
+
+@contextlib.contextmanager
+def _directory(endpoint: Endpoint) -> Iterator[Path]:
+    """Make a folder for the workers' homes and logs; it is kept if one of them failed."""
+    directory = Path(tempfile.mkdtemp(prefix="local-endpoint-"))
+    try:
+        yield directory
+    finally:
+        if not (endpoint.supervisor and endpoint.supervisor.has_failures):
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 async def _hello(endpoint: Endpoint, prompt: str) -> None:
-    """Ask the first model a question through the official client, and show the words coming."""
+    """Ask the first model a question through the official client, and show its answer growing."""
     try:
         import openai
     except ImportError:
@@ -185,7 +187,7 @@ async def _hello(endpoint: Endpoint, prompt: str) -> None:
         base_url=endpoint.openai_url,
         api_key=endpoint.api_key,
         max_retries=0,
-        http_client=openai.DefaultAsyncHttpxClient(trust_env=False),  # no proxy on the way home
+        http_client=openai.DefaultAsyncHttpxClient(trust_env=False),  # no proxy to this machine
     ) as client:
         try:
             model = (await client.models.list()).data[0].id
@@ -226,7 +228,9 @@ def _environment(endpoint: Endpoint, host: str) -> str:
         for name, value in environ.items()
         if name.startswith("RUNPOD_")
     ]
-    return "\n".join(["A worker needs this, RUNPOD_POD_ID and HOME being its own:", "", *lines, ""])
+    return "\n".join(
+        ["A worker needs this, with a RUNPOD_POD_ID and a HOME of its own:", "", *lines, ""]
+    )
 
 
 def _key(fixed: str, *, is_fixed: bool) -> str:

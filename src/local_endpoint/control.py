@@ -1,63 +1,49 @@
-"""The control API: what happens behind the endpoint, faults, recording, workers and knobs.
+"""The control API: what happens inside the endpoint, faults, recording, workers and knobs.
 
-For this machine only, and without a key. A web page of another origin cannot use it: the names
-in `Host` and `Origin` must be this machine's.
+It needs no key, and `gate` lets only this machine use it.
 """
 
 import dataclasses
-import ipaddress
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from aiohttp import web
 
-from local_endpoint import knobs, page, wire
+from local_endpoint import knobs, wire
 from local_endpoint.endpoint import Endpoint
-from local_endpoint.jobs import Job, Status, Worker
+from local_endpoint.job import Job, Status, Worker
+from local_endpoint.process import WorkerError
 from local_endpoint.recording import Post, Record, Request
-from local_endpoint.supervisor import WorkerError
+from local_endpoint.side import Side
 from local_endpoint.views import health_view
 
 LATEST_JOBS = 200
 PREVIEW = 500  # characters
 
 
-def is_local(path: str) -> bool:
-    """Say whether a path is for this machine only: the control API and the page."""
-    return path.startswith("/control/") or page.is_page(path)
+@dataclass(frozen=True)
+class WorkerInfo:
+    """A worker as it is at one moment, as `/control/state` shows it."""
+
+    id: str
+    state: str
+    jobs: tuple[str, ...]
+    stops_pending: tuple[str, ...]
+    ping_s_ago: float | None
+    ping_jobs: tuple[str, ...]  # those that its last heartbeat named
+    sdk_version: str | None
+    is_retired: bool
+    pid: int | None  # of a worker that was started here
+    starts: int  # of this worker and of the failed ones that it replaces
+    phase: str  # what it says that it does while it starts
+    log: str | None
 
 
-def refusal(request: web.Request) -> str | None:
-    """Say why a request may not use what is for this machine only, if so."""
-    if not _is_loopback(request.remote or ""):
-        return "only for this machine"
-    host = request.headers.get("Host", "")
-    if not _is_loopback(urlsplit(f"//{host}").hostname or ""):
-        return "the Host header does not name this machine"
-    origin = request.headers.get("Origin")
-    if origin is not None and urlsplit(origin).netloc != host:
-        return "not for pages of another origin"
-    return None
-
-
-def _is_loopback(name: str) -> bool:
-    if name == "localhost":
-        return True
-    try:
-        address = ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
-
-
-class ControlSide:
+class ControlSide(Side):
     """Answers whoever develops a worker."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -75,13 +61,13 @@ class ControlSide:
         ]
 
     async def state(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        """Tell how everything stands, with the latest jobs."""
+        """Return the state of everything, with the latest jobs."""
         return wire.reply(state(self._endpoint))
 
     async def job(self, request: web.Request) -> web.Response:
-        """Tell everything known of one job."""
+        """Return everything that is known about one job."""
         job_id = request.match_info["job"]
-        job = self._endpoint.jobs.get(job_id)
+        job = self._jobs.get(job_id)
         try:
             record = self._endpoint.recording.record(job_id)
         except KeyError:
@@ -148,8 +134,8 @@ class ControlSide:
         return wire.reply({"id": result, "scaling": _scaling(self._endpoint)})
 
     async def knobs(self, request: web.Request) -> web.Response:  # noqa: ARG002
-        """Tell every knob with its value and what it means."""
-        values = self._endpoint.knobs
+        """Return every knob with its value and its meaning."""
+        values = self._knobs
         described = [
             {**dataclasses.asdict(knob), "value": getattr(values, knob.name)}
             for knob in knobs.describe()
@@ -159,14 +145,14 @@ class ControlSide:
     async def set_knobs(self, request: web.Request) -> web.Response:
         """Change knobs: `{"rtt_ms": 50}`."""
         try:
-            self._endpoint.set_knobs(self._endpoint.knobs.replace(await _object(request)))
+            self._endpoint.set_knobs(self._knobs.replace(await _object(request)))
         except ValueError as error:
             raise wire.RefusedError(str(error)) from None
-        return wire.reply({"knobs": dataclasses.asdict(self._endpoint.knobs)})
+        return wire.reply({"knobs": dataclasses.asdict(self._knobs)})
 
 
 def state(endpoint: Endpoint) -> dict[str, Any]:
-    """Give the object of `/control/state`."""
+    """Return the object of `/control/state`."""
     now_s = time.monotonic()
     jobs = endpoint.jobs
     return {
@@ -179,7 +165,9 @@ def state(endpoint: Endpoint) -> dict[str, Any]:
         },
         "now_s": _round(now_s),
         "health": health_view(jobs),
-        "workers": [_worker_view(endpoint, worker, now_s) for worker in jobs.workers.values()],
+        "workers": [
+            dataclasses.asdict(worker_info(endpoint, worker)) for worker in jobs.workers.values()
+        ],
         "jobs": [_row(job, now_s) for job in jobs.latest(LATEST_JOBS)],
         "faults": endpoint.faults.waiting(),
         "recording": endpoint.recording.is_on,
@@ -188,21 +176,22 @@ def state(endpoint: Endpoint) -> dict[str, Any]:
     }
 
 
-def _worker_view(endpoint: Endpoint, worker: Worker, now_s: float) -> dict[str, Any]:
+def worker_info(endpoint: Endpoint, worker: Worker) -> WorkerInfo:
     process = endpoint.supervisor.process(worker.id) if endpoint.supervisor else None
-    return {
-        "id": worker.id,
-        "state": worker.state,
-        "jobs": list(worker.jobs),
-        "stops_pending": list(worker.stops),
-        "ping_s_ago": None if worker.ping_s is None else _round(now_s - worker.ping_s),
-        "sdk_version": worker.sdk_version,
-        "is_retired": worker.retired,
-        "pid": process.pid if process else None,
-        "starts": process.starts if process else 1,
-        "phase": process.phase if process else "",
-        "log": str(process.log) if process else None,
-    }
+    return WorkerInfo(
+        id=worker.id,
+        state=worker.state,
+        jobs=tuple(worker.jobs),
+        stops_pending=tuple(worker.stops),
+        ping_s_ago=None if worker.ping_s is None else _round(time.monotonic() - worker.ping_s),
+        ping_jobs=tuple(sorted(worker.ping_jobs)),
+        sdk_version=worker.sdk_version,
+        is_retired=worker.retired,
+        pid=process.pid if process else None,
+        starts=process.starts if process else 1,
+        phase=process.phase if process else "",
+        log=str(process.log) if process else None,
+    )
 
 
 def _scaling(endpoint: Endpoint) -> dict[str, Any]:
@@ -218,31 +207,32 @@ def _scaling(endpoint: Endpoint) -> dict[str, Any]:
 
 
 def _row(job: Job, now_s: float) -> dict[str, Any]:
-    tokens = job.tokens if job.tokens is not None else job.events or None
-    last_s = job.last_post_s if not job.status.is_final else job.ended_s
-    running_s = last_s - job.taken_s if last_s is not None and job.taken_s is not None else 0.0
-    first_s = job.first_post_s
+    run = job.run
+    tokens = run.tokens if run.tokens is not None else run.events or None
+    last_s = run.last_post_s if not job.status.is_final else run.ended_s
+    running_s = last_s - run.taken_s if last_s is not None and run.taken_s is not None else 0.0
+    first_s = run.first_post_s
     return {
         "id": job.id,
         "kind": job.kind,
         "route": job.input.get("openai_route") if isinstance(job.input, dict) else None,
         "status": job.status,
-        "queued_s": _round((job.taken_s or job.ended_s or now_s) - job.submitted_s),
+        "queued_s": _round((run.taken_s or run.ended_s or now_s) - job.submitted_s),
         "time_to_first_token_s": None if first_s is None else _round(first_s - job.submitted_s),
         "tokens": tokens,
-        "tokens_reported": job.tokens is not None,
+        "tokens_reported": run.tokens is not None,
         "tokens_per_s": round(tokens / running_s, 1) if tokens and running_s > 0 else None,
-        "posts": job.posts,
-        "bytes": job.post_bytes,
+        "posts": run.posts,
+        "bytes": run.post_bytes,
         "submitted_s_ago": _round(now_s - job.submitted_s),
-        "ended_s": None if job.ended_s is None else _round(job.ended_s - job.submitted_s),
-        "worker_id": job.worker_id,
-        "error": job.error,
+        "ended_s": None if run.ended_s is None else _round(run.ended_s - job.submitted_s),
+        "worker_id": run.worker_id,
+        "error": run.error,
     }
 
 
 def _job_view(job: Job | None, record: Record | None) -> dict[str, Any]:
-    """Give the object of `/control/jobs/<id>`: each `at_s` is on the clock of `now_s`."""
+    """Return the object of `/control/jobs/<id>`: each `at_s` is on the clock of `now_s`."""
     now_s = time.monotonic()
     view: dict[str, Any] = {"now_s": _round(now_s)}
     if job is not None:
@@ -252,7 +242,7 @@ def _job_view(job: Job | None, record: Record | None) -> dict[str, Any]:
         view |= _record_view(record, _preview)
     if job is not None:  # what is still there is not recorded only for this
         view["input"] = _preview(job.input)
-        view["output"] = _preview(job.output) if job.has_output else None
+        view["output"] = _preview(job.run.output) if job.run.has_output else None
     return view
 
 

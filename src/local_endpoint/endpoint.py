@@ -1,21 +1,22 @@
-"""One endpoint: its name, keys and knobs, and the state which its three sides share."""
+"""One endpoint: its name, keys and knobs, and the state that its sides share."""
 
 import asyncio
+import contextlib
 import os
 import site
 import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from local_endpoint.faults import Faults
-from local_endpoint.jobs import Job, Jobs, Kind, Policy
+from local_endpoint.job import Job, Kind, Policy
+from local_endpoint.jobs import Jobs
 from local_endpoint.knobs import Knobs
 from local_endpoint.recording import Recording
+from local_endpoint.supervisor import Supervisor
 from local_endpoint.waiting import Waiters
 from local_endpoint.webhooks import Webhooks
-
-if TYPE_CHECKING:
-    from local_endpoint.supervisor import Supervisor
 
 TICK_S = 0.1
 
@@ -57,7 +58,7 @@ class Endpoint:
         return f"{self.url}/openai/v1"
 
     def set_knobs(self, knobs: Knobs) -> None:
-        """Behave differently from now on: what waits already waits as before."""
+        """Behave differently from now on; a request that already waits does so as before."""
         self.knobs = self.jobs.knobs = knobs
         self.recording.max_jobs, self.recording.max_bytes = knobs.record_jobs, knobs.record_bytes
         self.webhooks.retry_s = knobs.webhook_retry_s
@@ -76,7 +77,7 @@ class Endpoint:
         return job
 
     def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
-        """Give the variables which make a worker with the RunPod SDK serve this endpoint.
+        """Return the variables that make a worker with the RunPod SDK serve this endpoint.
 
         `home` becomes its HOME, since a profile in `~/.runpod` would win over the key given
         here; the caller's caches (models, compiled kernels, packages) stay reachable.
@@ -105,12 +106,33 @@ class Endpoint:
             "no_proxy": hosts,
         }
 
+    @contextlib.asynccontextmanager
+    async def working(
+        self,
+        command: Sequence[str],
+        directory: Path,
+        show: Callable[[str], None] = lambda _phase: None,
+        **options: Any,
+    ) -> AsyncIterator[Supervisor]:
+        """Run workers, with the options of `Supervisor`: inside the block the minimum is ready.
+
+        After the block all are gone. Raises `WorkerError` if one does not start.
+        """
+        supervisor = Supervisor(self.jobs, self.worker_environ, command, directory, **options)
+        self.supervisor = supervisor
+        try:
+            await supervisor.start(show)
+            yield supervisor
+        finally:
+            self.close()  # a worker ends only when its polls are answered
+            await supervisor.stop()
+
     async def keep_time(self) -> None:
-        """Do what is due, for ever."""
+        """Do what is due, forever."""
         while True:
             await asyncio.sleep(TICK_S)
             self.jobs.tick()
 
     def close(self) -> None:
-        """Answer all long polls, and hold none any more."""
+        """Answer all long polls, and hold none from now on."""
         self.waiters.close()

@@ -1,4 +1,4 @@
-"""Failures on order: the next answers of a route are errors, are late, or never come."""
+"""Failures on request: the next answers of a route are errors, are late, or never come."""
 
 import asyncio
 import dataclasses
@@ -6,11 +6,12 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 SPIN_S = 0.05  # the SDK repeats a refused poll at once: no faster than this
 
-# What a fault's route may be, and the routes which it stands for.
+# What a fault's route may be, and the routes that it stands for.
 ROUTES = {
     "job-take": frozenset({"job-take", "job-take-batch"}),
     "posts": frozenset({"job-stream", "job-done"}),
@@ -29,8 +30,8 @@ class Fault:
     """What happens to the next requests of a route.
 
     `status` is answered instead of doing anything, `drop` cuts the connection instead.
-    `delay_ms` passes before the request is treated, `answer_delay_ms` between that and its
-    answer; `drop_answer` cuts the connection when the request was treated: a job that was handed
+    `delay_ms` passes before the request is handled, `answer_delay_ms` between that and its
+    answer; `drop_answer` cuts the connection after the request was handled: a job that was handed
     out is lost. For `job-stop` the next answer names its jobs twice (`duplicate`), or jobs that
     nobody knows (`job_ids`). `stop` cancels the job of a `job-take` or a `job-stream` and answers
     once its worker was told: before the job starts, or while its post is under way.
@@ -58,7 +59,7 @@ class Fault:
             raise ValueError("duplicate and job_ids are for job-stop")
 
     async def before(self, request: web.Request) -> web.Response | None:
-        """Do what comes before the treatment; an answer means that there will be none."""
+        """Do what comes before the handling; an answer means that there will be none."""
         await asyncio.sleep(self.delay_ms / 1000)
         if self.drop:
             cut(request)
@@ -73,7 +74,7 @@ class Fault:
         return web.json_response({"error": "injected fault"}, status=self.status)
 
     async def before_answer(self, request: web.Request) -> bool:
-        """Do what comes between treatment and answer; False means that there will be none."""
+        """Do what comes between handling and answer; False means that there will be no answer."""
         await asyncio.sleep(self.answer_delay_ms / 1000)
         if self.drop_answer:
             cut(request)
@@ -86,11 +87,11 @@ def cut(request: web.Request) -> None:
         request.transport.abort()
 
 
-FAULT = web.RequestKey("fault", Fault)  # set on the request which meets it
+FAULT = web.RequestKey("fault", Fault)  # set on the request that meets it
 
 
 class Faults:
-    """Faults in waiting, each for its route, used up in the order in which they were added.
+    """Faults that wait for their requests, used up in the order in which they were added.
 
     May be used from any thread::
 
@@ -109,22 +110,24 @@ class Faults:
             raise ValueError(f"a fault has no {', '.join(sorted(unknown))}")
         if times is not None and times < 1:
             raise ValueError(f"times={times!r} is less than 1")
-        if "job_ids" in fault:
-            fault["job_ids"] = tuple(fault["job_ids"])
+        try:
+            made = msgspec.convert({"route": route, **fault}, Fault)
+        except msgspec.ValidationError as error:
+            raise ValueError(str(error)) from None
         with self._lock:
-            self._waiting.append((Fault(route, **fault), times))
+            self._waiting.append((made, times))
 
     def clear(self) -> None:
         with self._lock:
             self._waiting.clear()
 
     def waiting(self) -> list[dict[str, Any]]:
-        """Give what is still to happen: the arguments of `add`, but for the defaults."""
+        """Return what is still to happen: the arguments of `add`, without the defaults."""
         with self._lock:
             return [{**_given(fault), "times": times} for fault, times in self._waiting]
 
     def next(self, route: str, worker_id: str | None = None) -> Fault | None:
-        """Give the fault that this request meets, and use it up."""
+        """Return the fault that this request meets, and use it up."""
         if not self._waiting:
             return None
         with self._lock:

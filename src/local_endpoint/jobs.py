@@ -11,107 +11,20 @@
     FAILED | TIMED_OUT ──retry──▶ IN_QUEUE
 """
 
+import contextlib
 import dataclasses
 import heapq
 import itertools
 import uuid
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Any, Literal
+from typing import Any
 
+from local_endpoint.finished import Finished
+from local_endpoint.job import Job, Kind, Policy, Run, Status, Worker
 from local_endpoint.knobs import Knobs
 
-Kind = Literal["run", "sync", "openai"]
 WAITING_FOR_JOBS = "queue"
-
-
-class Status(StrEnum):
-    """The states of a job, in the platform's words."""
-
-    IN_QUEUE = "IN_QUEUE"
-    IN_PROGRESS = "IN_PROGRESS"
-    COMPLETED = "COMPLETED"
-    FAILED = "FAILED"
-    CANCELLED = "CANCELLED"
-    TIMED_OUT = "TIMED_OUT"
-
-    @property
-    def is_final(self) -> bool:
-        return self not in (Status.IN_QUEUE, Status.IN_PROGRESS)
-
-
-@dataclass(frozen=True)
-class Policy:
-    """How long a job may run once taken, how long it may exist, and whether it may wait long."""
-
-    execution_timeout_s: float
-    ttl_s: float
-    is_low_priority: bool = False  # starts no worker
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """One job. Only `Jobs` changes it."""
-
-    id: str
-    input: Any
-    kind: Kind
-    policy: Policy
-    size: int
-    extras: dict[str, Any]  # handed on to the worker beside the input: webhook, s3Config
-    submitted_s: float
-    status: Status = Status.IN_QUEUE
-    history: list[tuple[float, Status]] = field(default_factory=list)
-    worker_id: str | None = None
-    taken_s: float | None = None
-    ended_s: float | None = None
-    output: Any = None
-    has_output: bool = False
-    output_size: int = 0
-    error: str | None = None
-    lost: int = 0  # workers that vanished with it
-    chunks: list[Any] = field(default_factory=list)  # streamed and not yet drained
-    chunk_bytes: int = 0
-    chunk_count: int = 0  # ever streamed in this run
-    posts: int = 0  # accepted stream and done posts of this run, with their times and bytes
-    post_bytes: int = 0
-    first_post_s: float | None = None
-    last_post_s: float | None = None
-    tokens: int | None = None  # as the worker reports them
-    events: int = 0  # SSE events streamed in this run
-
-    @property
-    def weight(self) -> int:
-        return self.size + self.chunk_bytes + self.output_size
-
-
-@dataclass(eq=False, slots=True)
-class Worker:
-    """What the endpoint knows of one worker. Only `Jobs` changes it, but for `open_polls`."""
-
-    id: str
-    seen_s: float
-    expected: bool = False  # it is being started, and may be silent until it is ready
-    ready: bool = False  # it has asked for jobs
-    unhealthy: str | None = None
-    retired: bool = False  # gets no more jobs
-    open_polls: int = 0
-    ping_s: float | None = None
-    ping_jobs: set[str] = field(default_factory=set)
-    sdk_version: str | None = None
-    jobs: dict[str, Job] = field(default_factory=dict)
-    idle_s: float | None = None  # since when it is ready and has nothing to do
-    stops: dict[str, float | None] = field(default_factory=dict)  # job id: when last sent
-
-    @property
-    def state(self) -> Literal["initializing", "idle", "running", "unhealthy"]:
-        if self.unhealthy is not None:
-            return "unhealthy"
-        if not self.ready:
-            return "initializing"
-        return "running" if self.jobs else "idle"
 
 
 class Jobs:
@@ -132,16 +45,13 @@ class Jobs:
         self._clock = clock
         self._wake = wake
         self._on_end = ended
-        self._queue: deque[Job] = deque()
-        self._live: dict[str, Job] = {}
-        self._ended: dict[str, Job] = {}  # in the order of their end
-        self._ended_bytes = 0
+        self._queue: OrderedDict[str, Job] = OrderedDict()
+        self._live: dict[str, Job] = {}  # queued and running
+        self._finished = Finished()
         self.workers: dict[str, Worker] = {}
         self.completed = 0
         self.failed = 0
         self.retried = 0
-
-    # --- the public side -------------------------------------------------------------------
 
     @property
     def in_queue(self) -> int:
@@ -152,32 +62,20 @@ class Jobs:
         return len(self._live) - len(self._queue)
 
     def overdue(self, wait_s: float) -> int:
-        """Count the queued jobs which have waited so long and may start a worker."""
+        """Count the queued jobs that have waited so long and may start a worker."""
         since_s = self._clock() - wait_s
         return sum(
-            job.submitted_s <= since_s and not job.policy.is_low_priority for job in self._queue
+            job.submitted_s <= since_s and not job.policy.is_low_priority
+            for job in self._queue.values()
         )
 
     def latest(self, most: int) -> list[Job]:
-        """Give the jobs submitted last, the newest first."""
-        jobs = itertools.chain(self._ended.values(), self._live.values())
+        """Return the jobs submitted last, the newest first."""
+        jobs = itertools.chain(self._finished, self._live.values())
         return heapq.nlargest(most, jobs, key=lambda job: job.submitted_s)
 
-    def policy(
-        self,
-        execution_timeout_s: float | None = None,
-        ttl_s: float | None = None,
-        *,
-        is_low_priority: bool = False,
-    ) -> Policy:
-        return Policy(
-            self.knobs.execution_timeout_s if execution_timeout_s is None else execution_timeout_s,
-            self.knobs.ttl_s if ttl_s is None else ttl_s,
-            is_low_priority,
-        )
-
     def get(self, job_id: str) -> Job | None:
-        return self._live.get(job_id) or self._ended.get(job_id)
+        return self._live.get(job_id) or self._finished.get(job_id)
 
     def submit(
         self,
@@ -193,15 +91,13 @@ class Jobs:
             id=("sync-" if kind == "sync" else "") + f"{uuid.uuid4()}-u1",
             input=job_input,
             kind=kind,
-            policy=policy or self.policy(),
+            policy=policy or Policy(self.knobs.execution_timeout_s, self.knobs.ttl_s),
             size=size,
             extras=extras or {},
             submitted_s=self._clock(),
         )
         self._live[job.id] = job
-        self._queue.append(job)
-        self._move(job, Status.IN_QUEUE)
-        self._wake(WAITING_FOR_JOBS)
+        self._enqueue(job)
         return job
 
     def set_ttl(self, job: Job, ttl_s: float) -> None:
@@ -214,44 +110,51 @@ class Jobs:
             self._end(job, Status.CANCELLED)
 
     def retry(self, job: Job) -> bool:
-        """Queue a FAILED or TIMED_OUT job again, its old result removed; else False."""
-        if job.status not in (Status.FAILED, Status.TIMED_OUT) or job.id not in self._ended:
+        """Queue a FAILED or TIMED_OUT job again, its old result removed; else return False."""
+        if job.status not in (Status.FAILED, Status.TIMED_OUT) or job.id not in self._finished:
             return False
-        self._forget(job)
+        self._finished.remove(job)
         self.retried += 1
         job.lost = 0
         job.submitted_s = self._clock()
         self._live[job.id] = job
-        self._requeue(job, front=False)
+        self._enqueue(job)
         return True
 
     def purge(self) -> int:
-        """Remove all queued jobs, and say how many there were."""
-        purged = list(self._queue)
+        """Remove all queued jobs, and return how many there were."""
+        purged = list(self._queue.values())
         for job in purged:
-            self._end(job, Status.CANCELLED)
-            self._forget(job)
+            self._end(job, Status.CANCELLED, is_kept=False)
         return len(purged)
 
     def drain(self, job: Job) -> list[Any]:
-        """Give what was streamed and not yet read; it is given only once."""
-        chunks, job.chunks = job.chunks, []
-        if job.id in self._ended:
-            self._ended_bytes -= job.chunk_bytes
-        job.chunk_bytes = 0
+        """Return what was streamed and not yet read; each value is returned only once."""
+        chunks, job.run.chunks = job.run.chunks, []
+        self._finished.set_chunk_bytes(job, 0)
         return chunks
 
-    def undrain(self, job: Job, chunks: list[Any]) -> None:
-        """Put back in front what could not be delivered after all."""
-        job.chunks[:0] = chunks
+    @contextlib.contextmanager
+    def draining(self, job: Job) -> Iterator[list[Any]]:
+        """Drain a job for the block; if that fails, its values are there again, in front.
 
-    # --- the worker side -------------------------------------------------------------------
+        They are gone for good if the job was queued again in the meantime: another run of it
+        streams them anew.
+        """
+        run, size = job.run, job.run.chunk_bytes
+        chunks = self.drain(job)
+        try:
+            yield chunks
+        except BaseException:
+            if job.run is run:
+                run.chunks[:0] = chunks
+                self._finished.set_chunk_bytes(job, run.chunk_bytes + size)
+                self._wake(job.id)
+            raise
 
     def worker(self, worker_id: str) -> Worker:
-        """Give the worker of this name, which is herewith known and seen alive."""
-        worker = self.workers.get(worker_id)
-        if worker is None:
-            worker = self.workers[worker_id] = Worker(worker_id, self._clock())
+        """Return the worker with this id, new or known, and note that it was heard of now."""
+        worker = self.workers.setdefault(worker_id, Worker(worker_id))
         worker.seen_s = self._clock()
         return worker
 
@@ -272,27 +175,24 @@ class Jobs:
         """Hand up to `most` queued jobs to a worker."""
         if worker.retired or not self._queue:
             return []
-        # A retried job may still be running there, and the SDK's books are a set of ids.
+        # A retried job may still be running there, and the SDK keeps its jobs as a set of ids.
         busy = worker.ping_jobs | worker.stops.keys()
-        taken: list[Job] = []
-        skipped: list[Job] = []
-        while self._queue and len(taken) < most:
-            job = self._queue.popleft()
-            (skipped if job.id in busy else taken).append(job)
-        self._queue.extendleft(reversed(skipped))
+        free = (job for job in self._queue.values() if job.id not in busy)
+        taken = list(itertools.islice(free, most))
         for job in taken:
-            job.worker_id = worker.id
-            job.taken_s = self._clock()
+            del self._queue[job.id]
+            job.run.worker_id = worker.id
+            job.run.taken_s = self._clock()
             worker.jobs[job.id] = job
             worker.idle_s = None
             self._move(job, Status.IN_PROGRESS)
         return taken
 
     def give_back(self, jobs: Iterable[Job]) -> None:
-        """Return to the front of the queue, in their order, jobs that never left the house."""
+        """Return to the front of the queue, in their order, jobs that no worker received."""
         for job in reversed(list(jobs)):
             if job.status is Status.IN_PROGRESS:
-                self._requeue(job, front=True)
+                self._requeue(job)
 
     def stream(
         self,
@@ -303,24 +203,24 @@ class Jobs:
         tokens: int | None = None,
         events: int = 0,
     ) -> bool:
-        """Append to what a job has streamed; False if it is not this worker's (any more)."""
+        """Append to what a job has streamed; False if it is not, or no longer, this worker's."""
         job = worker.jobs.get(job_id)
         if job is None:
             return False
-        self._count(job, size, tokens)
-        job.events += events
-        job.chunks += values
-        job.chunk_count += len(values)
-        job.chunk_bytes += size
+        self._count(job.run, size, tokens)
+        job.run.events += events
+        job.run.chunks += values
+        job.run.chunk_count += len(values)
+        self._finished.set_chunk_bytes(job, job.run.chunk_bytes + size)
         self._wake(job_id)
         return True
 
-    def progress(self, worker: Worker, job_id: str, output: Any) -> bool:
-        """Keep the latest progress of a running job, as its output for the time being."""
+    def progress(self, worker: Worker, job_id: str, output: Any, size: int = 0) -> bool:
+        """Keep the latest progress of a running job, as its output until there is a real one."""
         job = worker.jobs.get(job_id)
         if job is None:
             return False
-        job.output, job.has_output = output, True
+        job.run.output, job.run.has_output, job.run.result_bytes = output, True, size
         return True
 
     def complete(
@@ -330,10 +230,10 @@ class Jobs:
         job = self._done(worker, job_id)
         if job is None:
             return False
-        self._count(job, size, tokens)
-        job.output = output[0] if output else None
-        job.has_output = bool(output)
-        job.output_size = size
+        self._count(job.run, size, tokens)
+        job.run.output = output[0] if output else None
+        job.run.has_output = bool(output)
+        job.run.result_bytes = size
         self._end(job, Status.COMPLETED)
         return True
 
@@ -342,12 +242,12 @@ class Jobs:
         job = self._done(worker, job_id)
         if job is None:
             return False
-        self._count(job, len(error))
+        self._count(job.run, len(error))
         self._end(job, Status.FAILED, error)
         return True
 
     def ping(self, worker: Worker, job_ids: Iterable[str], sdk_version: str | None = None) -> None:
-        """Note a heartbeat: it ends the stop signals of jobs which it does not name any more."""
+        """Note a heartbeat: it ends the stop signals of jobs that it does not name any more."""
         worker.ping_s = self._clock()
         worker.ping_jobs = set(job_ids)
         worker.sdk_version = sdk_version or worker.sdk_version
@@ -358,7 +258,7 @@ class Jobs:
             self._wake(WAITING_FOR_JOBS)
 
     def due_stops(self, worker: Worker) -> list[str]:
-        """Give the jobs the worker is to be told to stop now, and note that it is told."""
+        """Return the jobs that the worker must be told to stop now, and note that it is told."""
         now_s = self._clock()
         due = [
             job_id
@@ -369,7 +269,7 @@ class Jobs:
         return due
 
     def next_stop_s(self, worker: Worker) -> float | None:
-        """Give the time at which a stop signal is due again, if one is pending."""
+        """Return the time at which a stop signal is due again, if one is pending."""
         sent = [sent_s for sent_s in worker.stops.values() if sent_s is not None]
         return min(sent) + self.knobs.stop_repeat_s if sent else None
 
@@ -395,12 +295,10 @@ class Jobs:
                 self._end(job, Status.FAILED, f"worker {worker_id} was lost with the job")
             else:
                 self.retried += 1
-                self._requeue(job, front=True)
-
-    # --- time ------------------------------------------------------------------------------
+                self._requeue(job)
 
     def tick(self) -> None:
-        """Do what is due: timeouts, lifetimes, lost workers, retention."""
+        """Do what is due: timeouts, lifetimes, lost workers, old results."""
         now_s = self._clock()
         for job in list(self._live.values()):
             self._expire(job, now_s)
@@ -408,41 +306,40 @@ class Jobs:
             may_be_silent = worker.open_polls or (worker.expected and not worker.ready)
             if now_s - worker.seen_s > self.knobs.worker_lost_s and not may_be_silent:
                 self.lose(worker.id)
-        for job in [job for job in self._ended.values() if self._is_stale(job, now_s)]:
-            self._forget(job)
+        for job in [job for job in self._finished if self._is_stale(job, now_s)]:
+            self._finished.remove(job)
 
     def _expire(self, job: Job, now_s: float) -> None:
-        may_expire = self.knobs.ttl_mode == "delete" or job.status is Status.IN_QUEUE
-        if may_expire and now_s - job.submitted_s >= job.policy.ttl_s:
+        is_deleted = self.knobs.ttl_mode == "delete"
+        taken_s = job.run.taken_s
+        if now_s - job.submitted_s >= job.policy.ttl_s and (
+            is_deleted or job.status is Status.IN_QUEUE
+        ):
             self._stop(job)
-            self._end(job, Status.TIMED_OUT, "ttl exceeded")
-            if self.knobs.ttl_mode == "delete":
-                self._forget(job)
-        elif job.taken_s is not None and now_s - job.taken_s >= job.policy.execution_timeout_s:
+            self._end(job, Status.TIMED_OUT, "ttl exceeded", is_kept=not is_deleted)
+        elif taken_s is not None and now_s - taken_s >= job.policy.execution_timeout_s:
             self._stop(job)
             self._end(job, Status(self.knobs.exec_timeout_status), "executionTimeout exceeded")
 
     def _is_stale(self, job: Job, now_s: float) -> bool:
         knobs = self.knobs
         retention_s = knobs.retention_sync_s if job.kind == "sync" else knobs.retention_run_s
-        outlived = knobs.ttl_mode == "delete" and now_s - job.submitted_s >= job.policy.ttl_s
-        return outlived or now_s - (job.ended_s or now_s) >= retention_s
-
-    # --- states ----------------------------------------------------------------------------
+        is_expired = knobs.ttl_mode == "delete" and now_s - job.submitted_s >= job.policy.ttl_s
+        return is_expired or now_s - (job.run.ended_s or now_s) >= retention_s
 
     def _move(self, job: Job, status: Status) -> None:
         job.status = status
         job.history.append((self._clock(), status))
         self._wake(job.id)
 
-    def _count(self, job: Job, size: int, tokens: int | None = None) -> None:
-        job.last_post_s = self._clock()
-        if job.first_post_s is None:
-            job.first_post_s = job.last_post_s
-        job.posts += 1
-        job.post_bytes += size
+    def _count(self, run: Run, size: int, tokens: int | None = None) -> None:
+        run.last_post_s = self._clock()
+        if run.first_post_s is None:
+            run.first_post_s = run.last_post_s
+        run.posts += 1
+        run.post_bytes += size
         if tokens is not None:
-            job.tokens = tokens
+            run.tokens = tokens
 
     def _done(self, worker: Worker, job_id: str) -> Job | None:
         worker.stops.pop(job_id, None)
@@ -450,63 +347,47 @@ class Jobs:
         return worker.jobs.get(job_id)
 
     def _stop(self, job: Job) -> None:
-        worker = self._holder(job)
-        if worker is not None:
+        if (worker := self._holder(job)) is not None:
             worker.stops[job.id] = None
             self._wake(stops_of(worker.id))
 
     def _holder(self, job: Job) -> Worker | None:
-        return self.workers.get(job.worker_id) if job.worker_id else None
+        return self.workers.get(job.run.worker_id) if job.run.worker_id else None
 
     def _leave_worker(self, job: Job) -> None:
-        worker = self._holder(job)
-        if worker is not None:
+        if (worker := self._holder(job)) is not None:
             worker.jobs.pop(job.id, None)
             if not worker.jobs and worker.ready:
                 worker.idle_s = self._clock()
 
-    def _requeue(self, job: Job, *, front: bool) -> None:
-        self._leave_worker(job)
-        job.worker_id = job.taken_s = job.ended_s = job.error = job.output = None
-        job.has_output = False
-        job.output_size = job.chunk_bytes = job.chunk_count = job.posts = job.post_bytes = (
-            job.events
-        ) = 0
-        job.first_post_s = job.last_post_s = job.tokens = None
-        job.chunks = []
-        if front:
-            self._queue.appendleft(job)
-        else:
-            self._queue.append(job)
+    def _enqueue(self, job: Job) -> None:
+        job.run = Run()
+        self._queue[job.id] = job
         self._move(job, Status.IN_QUEUE)
         self._wake(WAITING_FOR_JOBS)
 
-    def _end(self, job: Job, status: Status, error: str | None = None) -> None:
-        if job.status is Status.IN_QUEUE and job in self._queue:
-            self._queue.remove(job)
+    def _requeue(self, job: Job) -> None:
+        """Take a job from its worker, and put it at the front of the queue."""
+        self._leave_worker(job)
+        self._enqueue(job)
+        self._queue.move_to_end(job.id, last=False)
+
+    def _end(
+        self, job: Job, status: Status, error: str | None = None, *, is_kept: bool = True
+    ) -> None:
+        self._queue.pop(job.id, None)
         self._leave_worker(job)
         del self._live[job.id]
         if error is not None:
-            job.error, job.output, job.has_output = error, None, False
-        job.ended_s = self._clock()
-        self._ended[job.id] = job
-        self._ended_bytes += job.weight
+            job.run.error, job.run.output, job.run.has_output = error, None, False
+            job.run.result_bytes = len(error)
+        job.run.ended_s = self._clock()
         self.completed += status is Status.COMPLETED
         self.failed += status in (Status.FAILED, Status.TIMED_OUT)
+        if is_kept:
+            self._finished.add(job, self.knobs.retain_jobs, self.knobs.retain_bytes)
         self._move(job, status)
         self._on_end(job)
-        for oldest in self._over_the_limit():
-            self._forget(oldest)
-
-    def _over_the_limit(self) -> Iterator[Job]:
-        while len(self._ended) > self.knobs.retain_jobs or (
-            self._ended_bytes > self.knobs.retain_bytes and len(self._ended) > 1
-        ):
-            yield next(iter(self._ended.values()))
-
-    def _forget(self, job: Job) -> None:
-        if self._ended.pop(job.id, None) is not None:
-            self._ended_bytes -= job.weight
 
 
 def stops_of(worker_id: str) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 from aiohttp import web
 
 from local_endpoint import wire
-from local_endpoint.endpoint import Endpoint
-from local_endpoint.jobs import Job, Status
-from local_endpoint.knobs import Knobs
+from local_endpoint.job import Job, Status
+from local_endpoint.side import Side
 
 NO_BODY: dict[str, dict[str, Any]] = {
     "absent": {},
@@ -19,27 +18,21 @@ NO_BODY: dict[str, dict[str, Any]] = {
 }
 
 
-class OpenAISide:
+class OpenAISide(Side):
     """Answers OpenAI clients, whose requests reach a worker without method, headers or query."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._jobs = endpoint.jobs
-
-    @property
-    def _knobs(self) -> Knobs:
-        return self._endpoint.knobs
-
     def routes(self) -> list[web.RouteDef]:
-        return [web.route("*", f"/v2/{self._endpoint.id}/openai/{{path:.*}}", self.answer)]
+        return [web.route("*", self._base + "/openai/{path:.*}", self.answer)]
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
-        """Run a request as a job, and give what the job gives."""
+        """Run a request as a job, and answer what the job yields."""
         until_s = time.monotonic() + self._knobs.openai_timeout_s
         job_input: dict[str, Any] = {"openai_route": "/" + request.match_info["path"]}
         try:
             body = await wire.read(request, self._knobs.max_body_run)
-            job_input |= {"openai_input": wire.parse(body)} if body else self._no_body()
+            job_input |= (
+                {"openai_input": wire.parse(body)} if body else NO_BODY[self._knobs.models_input]
+            )
         except wire.TooLargeError as error:
             return _refuse(str(error), self._knobs.oversize_request_status)
         except ValueError as error:
@@ -56,14 +49,11 @@ class OpenAISide:
                 self._jobs.cancel(job)
             raise
 
-    def _no_body(self) -> dict[str, Any]:
-        return NO_BODY[self._knobs.models_input]
-
     async def _whole(self, job: Job, until_s: float) -> web.Response:
         await self._endpoint.waiters.wait_until(job.id, lambda: job.status.is_final, until_s)
         if job.status is not Status.COMPLETED:
             return self._failure(job)
-        yields = self._jobs.drain(job) if job.chunk_count else _as_yields(job)
+        yields = self._jobs.drain(job) if job.run.chunk_count else _as_yields(job)
         return web.Response(body=_join(yields), content_type="application/json", charset="utf-8")
 
     async def _stream(self, request: web.Request, job: Job, until_s: float) -> web.StreamResponse:
@@ -71,7 +61,7 @@ class OpenAISide:
         lost = job.lost
 
         def has_news() -> bool:
-            return bool(job.chunks) or job.status.is_final or job.lost > lost
+            return bool(job.run.chunks) or job.status.is_final or job.lost > lost
 
         while True:
             if response is not None and job.lost > lost:  # a second worker would repeat the first
@@ -79,7 +69,7 @@ class OpenAISide:
             lost = job.lost
             yields = self._jobs.drain(job)
             is_final = job.status.is_final
-            if job.status is Status.COMPLETED and not job.chunk_count:
+            if job.status is Status.COMPLETED and not job.run.chunk_count:
                 yields = _as_yields(job)
             if response is None and (yields or job.status is Status.COMPLETED):
                 response = web.StreamResponse(
@@ -102,7 +92,7 @@ class OpenAISide:
         if not job.status.is_final:
             self._jobs.cancel(job)
             return _refuse("the job did not end in time", 504, "timeout_error")
-        error = job.error or f"the job ended as {job.status}"
+        error = job.run.error or f"the job ended as {job.status}"
         try:
             body = json.loads(error)
         except ValueError:
@@ -113,10 +103,10 @@ class OpenAISide:
 
 
 def _as_yields(job: Job) -> list[Any]:
-    """Give the output of a handler that streamed nothing as if it had yielded it."""
-    if not job.has_output:
+    """Return the output of a handler that streamed nothing as if it had yielded it."""
+    if not job.run.has_output:
         return []
-    return job.output if isinstance(job.output, list) else [job.output]
+    return job.run.output if isinstance(job.run.output, list) else [job.run.output]
 
 
 def _join(yields: list[Any]) -> bytes:
@@ -126,7 +116,7 @@ def _join(yields: list[Any]) -> bytes:
 
 
 def _as_bytes(value: Any) -> bytes:
-    """Give a string as it is, and anything else as JSON."""
+    """Return a string as it is, and anything else as JSON."""
     return value.encode(errors="replace") if isinstance(value, str) else wire.dump(value)
 
 

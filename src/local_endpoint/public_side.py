@@ -1,37 +1,27 @@
 """The routes a customer calls: run, runsync, status, stream, cancel, retry, purge, health."""
 
-import asyncio
 import time
 from typing import Any
 
 from aiohttp import web
 
 from local_endpoint import wire
-from local_endpoint.endpoint import Endpoint
-from local_endpoint.jobs import Job, Kind, Policy
-from local_endpoint.knobs import Knobs
+from local_endpoint.job import Job, Kind, Policy
+from local_endpoint.side import Side
 from local_endpoint.views import brief_view, health_view, status_view, stream_view
 
 MAX_WAIT_MS = 300_000
 POLICY_MIN_S = {"executionTimeout": 5.0, "ttl": 10.0}
 POLICY_MAX_S = 7 * 86_400.0
 LISTED = 1000
-HANDED_ON = ("webhook", "s3Config")
+PASSED_ON = ("webhook", "s3Config")
 
 
-class PublicSide:
+class PublicSide(Side):
     """Answers customers, in the platform's shapes."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._jobs = endpoint.jobs
-
-    @property
-    def _knobs(self) -> Knobs:
-        return self._endpoint.knobs
-
     def routes(self) -> list[web.RouteDef]:
-        base = f"/v2/{self._endpoint.id}"
+        base = self._base
         routes = [
             web.post(base + "/run", self.run),
             web.post(base + "/runsync", self.runsync),
@@ -54,7 +44,7 @@ class PublicSide:
         return wire.reply(brief_view(await self._submit(request, "run")))
 
     async def runsync(self, request: web.Request) -> web.Response:
-        """Queue a job and wait for its end, `wait` milliseconds at the most."""
+        """Queue a job and wait for its end, at most `wait` milliseconds."""
         wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
         return await self._at_its_end(await self._submit(request, "sync"), wait_s)
 
@@ -75,15 +65,11 @@ class PublicSide:
         job = self._find(request)
         until_s = time.monotonic() + _wait_s(request, self._knobs.stream_hold_s)
         await self._endpoint.waiters.wait_until(
-            job.id, lambda: bool(job.chunks) or job.status.is_final, until_s
+            job.id, lambda: bool(job.run.chunks) or job.status.is_final, until_s
         )
-        chunks = self._jobs.drain(job)
-        response = wire.reply(stream_view(job, chunks))
-        try:
+        with self._jobs.draining(job) as chunks:
+            response = wire.reply(stream_view(job, chunks))
             await wire.send(request, response)
-        except (ConnectionError, asyncio.CancelledError):
-            self._jobs.undrain(job, chunks)
-            raise
         return response
 
     async def cancel(self, request: web.Request) -> web.Response:
@@ -138,7 +124,7 @@ class PublicSide:
             raise wire.RefusedError(f"the body is not JSON: {error}") from None
         if not isinstance(message, dict) or "input" not in message:
             raise wire.RefusedError('the body has no "input"')
-        extras = {key: message[key] for key in HANDED_ON if message.get(key)}
+        extras = {key: message[key] for key in PASSED_ON if message.get(key)}
         policy = self._policy(message.get("policy") or {})
         return self._endpoint.submit(message["input"], kind, len(body), policy, extras)
 
@@ -156,9 +142,9 @@ class PublicSide:
                     f"policy.{name}={policy[name]!r} is not between "
                     f"{POLICY_MIN_S[name] * 1000:.0f} and {POLICY_MAX_S * 1000:.0f} milliseconds"
                 )
-        return self._jobs.policy(
-            given.get("executionTimeout"),
-            given.get("ttl"),
+        return Policy(
+            given.get("executionTimeout", self._knobs.execution_timeout_s),
+            given.get("ttl", self._knobs.ttl_s),
             is_low_priority=policy.get("lowPriority") is True,
         )
 

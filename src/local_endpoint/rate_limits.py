@@ -1,8 +1,9 @@
-"""The platform's limits on requests: so many in ten seconds, so many at once, so many waiting."""
+"""The platform's limits on requests: how many in ten seconds, at once, and in the queue."""
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 WINDOW_S = 10.0
@@ -34,35 +35,45 @@ class RateLimits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._traffic: dict[str, _Traffic] = {}
+        self._traffic: dict[str, _Traffic] = {route: _Traffic() for route in LIMITS}
 
-    def enter(self, route: str, scale: float, in_queue: int, workers: int) -> dict[str, str] | None:
-        """Let a request in, to be ended with `leave`; or give the headers which refuse it."""
-        if not scale or route not in LIMITS:
+    @contextmanager
+    def request(
+        self, route: str, scale: float, in_queue: int, workers: int
+    ) -> Iterator[dict[str, str] | None]:
+        """Count a request for the length of the block, or give the block headers that refuse it.
+
+        With a scale of 0 there are no limits.
+        """
+        traffic = self._traffic.get(route, _Traffic())
+        refusal = self._refusal(route, scale, in_queue, workers) if scale else None
+        traffic.at_once += refusal is None
+        try:
+            yield refusal
+        finally:
+            traffic.at_once -= refusal is None
+
+    def _refusal(
+        self, route: str, scale: float, in_queue: int, workers: int
+    ) -> dict[str, str] | None:
+        if route not in LIMITS:
             return None
-        traffic = self._traffic.setdefault(route, _Traffic())
-        now_s = self._clock()
+        traffic, now_s = self._traffic[route], self._clock()
         while traffic.times_s and now_s - traffic.times_s[0] >= WINDOW_S:
             traffic.times_s.popleft()
         most, most_at_once = (number and max(1, round(number * scale)) for number in LIMITS[route])
         if most is not None and len(traffic.times_s) >= most:
-            return _refusal(most, traffic.times_s[0] + WINDOW_S - now_s)
+            return _headers(most, traffic.times_s[0] + WINDOW_S - now_s)
         if most_at_once is not None and traffic.at_once >= most_at_once:
-            return _refusal(most_at_once, 1.0)
+            return _headers(most_at_once, 1.0)
         queue = max(QUEUE_ALWAYS, QUEUE_PER_WORKER * max(1, workers)) * scale
         if route in SUBMITTING and in_queue > queue:
-            return _refusal(round(queue), 1.0)
+            return _headers(round(queue), 1.0)
         traffic.times_s.append(now_s)
-        traffic.at_once += 1
         return None
 
-    def leave(self, route: str) -> None:
-        """Note the end of a request, whether it was let in under limits or without."""
-        if (traffic := self._traffic.get(route)) and traffic.at_once:
-            traffic.at_once -= 1
 
-
-def _refusal(limit: int, retry_after_s: float) -> dict[str, str]:
+def _headers(limit: int, retry_after_s: float) -> dict[str, str]:
     seconds = str(math.ceil(retry_after_s))
     return {
         "Retry-After": seconds,

@@ -1,4 +1,4 @@
-"""What happened to each job and when, for tests and for a look behind the scenes.
+"""What happened to each job and when, for tests and for a look inside.
 
 Times and sizes are always noted; values and the raw requests of workers only while it is on.
 """
@@ -6,10 +6,10 @@ Times and sizes are always noted; values and the raw requests of workers only wh
 import dataclasses
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from local_endpoint.jobs import Job, Status
+from local_endpoint.job import Job, Status
 
 POST_BYTES = 200  # what a post costs in memory besides its value
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
@@ -44,9 +44,9 @@ class Record:
     """The life of one job; all times are `time.monotonic` in seconds.
 
     `stream` are the accepted stream posts, `value` being the yielded value; `done` are all done
-    posts, `value` being the whole message (None if it was no JSON or too large); `stops` are
+    posts, `value` being the whole message (None if it was not JSON or too large); `stops` are
     the moments a stop signal left for a worker; `late` are posts that were ignored; `requests`
-    are the worker's requests about it, those which met a fault included. Without recording
+    are the worker's requests about it, also those that met a fault. Without recording
     `input` and each `value` are None, and there are no `requests`.
     """
 
@@ -82,16 +82,16 @@ class Record:
         return self.states[-1][1]
 
 
-@dataclass(eq=False, slots=True)
 class _Notes:
-    input: Any
-    states: list[tuple[float, Status]]
-    stream: list[Post] = field(default_factory=list)
-    done: list[Post] = field(default_factory=list)
-    late: list[Post] = field(default_factory=list)
-    stops: list[float] = field(default_factory=list)
-    requests: list[Request] = field(default_factory=list)
-    size: int = 0
+    def __init__(self, job: Job, *, has_values: bool) -> None:
+        self.input = job.input if has_values else None
+        self.states = job.history
+        self.stream: list[Post] = []
+        self.done: list[Post] = []
+        self.late: list[Post] = []
+        self.stops: list[float] = []
+        self.requests: list[Request] = []
+        self.size = 0
 
 
 class Recording:
@@ -110,20 +110,16 @@ class Recording:
         self._others: deque[Request] = deque(maxlen=OTHER_REQUESTS)
 
     def submitted(self, job: Job) -> None:
-        notes = self._notes[job.id] = _Notes(job.input if self.is_on else None, job.history)
+        notes = self._notes[job.id] = _Notes(job, has_values=self.is_on)
         self._count(notes, POST_BYTES + (job.size if self.is_on else 0))
 
-    def streamed(self, job_id: str, post: Post) -> None:
+    def posted(self, kind: Literal["stream", "done", "late"], job_id: str, post: Post) -> None:
+        """Note a post; without its value while recording is off, or if the job is too large."""
         if notes := self._notes.get(job_id):
-            notes.stream.append(self._fitting(notes, post))
-
-    def done(self, job_id: str, post: Post) -> None:
-        if notes := self._notes.get(job_id):
-            notes.done.append(self._fitting(notes, post))
-
-    def late(self, job_id: str, post: Post) -> None:
-        if notes := self._notes.get(job_id):
-            notes.late.append(self._fitting(notes, post))
+            self._count(notes, POST_BYTES + (post.size if self.is_on else 0))
+            if not self.is_on or notes.size > self.max_bytes:
+                post = dataclasses.replace(post, value=None)
+            getattr(notes, kind).append(post)
 
     def stopped(self, job_id: str, at_s: float) -> None:
         if notes := self._notes.get(job_id):
@@ -131,41 +127,29 @@ class Recording:
 
     def requested(self, request: Request, job_ids: Iterable[str]) -> None:
         """Note a worker's request with the jobs it is about; a large job keeps no bodies."""
-        known = [notes for job_id in job_ids if (notes := self._notes.get(job_id))]
+        known = [job_id for job_id in job_ids if job_id in self._notes]
         if not known:
             self._others.append(request)
-        for notes in known:
+        for job_id in known:
+            if (notes := self._notes.get(job_id)) is None:
+                continue  # the one before it needed its room
             self._count(notes, POST_BYTES + len(request.body))
             is_large = notes.size > self.max_bytes
             notes.requests.append(dataclasses.replace(request, body=b"") if is_large else request)
 
     def record(self, job_id: str) -> Record:
-        """Give what is known of a job. Raises `KeyError` if that is nothing."""
+        """Return what is known about a job. Raises `KeyError` if that is nothing."""
         notes = self._notes[job_id]
-        return Record(
-            job_id=job_id,
-            input=notes.input,
-            states=tuple(notes.states),
-            stream=tuple(notes.stream),
-            done=tuple(notes.done),
-            late=tuple(notes.late),
-            stops=tuple(notes.stops),
-            requests=tuple(notes.requests),
-        )
+        lists = ("states", "stream", "done", "late", "stops", "requests")
+        return Record(job_id, notes.input, *(tuple(getattr(notes, name)) for name in lists))
 
     def records(self) -> Iterator[Record]:
-        """Give all that is known, in the order of submission."""
+        """Return all that is known, in the order of submission."""
         return map(self.record, self._notes)
 
     def other_requests(self) -> list[Request]:
-        """Give the latest requests which belong to no job."""
+        """Return the latest requests that belong to no job."""
         return list(self._others)
-
-    def _fitting(self, notes: _Notes, post: Post) -> Post:
-        self._count(notes, POST_BYTES + (post.size if self.is_on else 0))
-        if not self.is_on or notes.size > self.max_bytes:  # one job alone fills the house
-            return Post(post.at_s, post.size, None, post.worker_id)
-        return post
 
     def _count(self, notes: _Notes, size: int) -> None:
         notes.size += size
@@ -178,5 +162,5 @@ class Recording:
 
 
 def without_secrets(headers: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """Give headers without those that authorize."""
+    """Return headers without those that authorize."""
     return tuple(item for item in headers.items() if item[0].lower() not in SECRET_HEADERS)

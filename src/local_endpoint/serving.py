@@ -2,39 +2,24 @@
 
 import asyncio
 import contextlib
-import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 from local_endpoint import control, wire
 from local_endpoint.app import listening
+from local_endpoint.control import WorkerInfo
 from local_endpoint.endpoint import Endpoint
 from local_endpoint.faults import Faults
-from local_endpoint.jobs import Job
 from local_endpoint.knobs import Knobs
+from local_endpoint.process import WorkerError
 from local_endpoint.recording import Record
-from local_endpoint.supervisor import Progress, Supervisor, WorkerError
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class WorkerInfo:
-    """A worker as it was at one moment; times are `time.monotonic` in seconds."""
-
-    id: str
-    state: str
-    jobs: tuple[str, ...]
-    stops_pending: tuple[str, ...]
-    ping_s: float | None
-    ping_jobs: frozenset[str]
-    sdk_version: str | None
-    is_retired: bool
 
 
 class LocalEndpoint:
@@ -51,7 +36,7 @@ class LocalEndpoint:
 
     @property
     def faults(self) -> Faults:
-        """What is to fail: `endpoint.faults.add("posts", status=500, times=3)`."""
+        """What must fail: `endpoint.faults.add("posts", status=500, times=3)`."""
         return self._endpoint.faults
 
     @property
@@ -72,7 +57,7 @@ class LocalEndpoint:
             endpoint.act("kill", "local-1", orphan=True)
             endpoint.act("scale", min=0, max=3)
 
-        Gives the worker's id. Raises `WorkerError`.
+        Returns the worker's id. Raises `WorkerError`.
         """
         supervisor = self._endpoint.supervisor
         if supervisor is None:
@@ -80,27 +65,30 @@ class LocalEndpoint:
         return self._await(supervisor.act(action, worker_id, **options))
 
     def state(self) -> dict[str, Any]:
-        """Give what `GET /control/state` gives."""
+        """Return what `GET /control/state` answers."""
         return self._call(lambda: control.state(self._endpoint))
 
     def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
-        """Give the variables for a worker; to be laid over the caller's environment."""
+        """Return the variables that a worker needs beside the caller's environment."""
         return self._endpoint.worker_environ(worker_id, home)
 
     def record(self, job_id: str) -> Record:
-        """Give what is recorded of a job up to now. Raises `KeyError` if that is nothing."""
+        """Return what is recorded about a job up to now. Raises `KeyError` if that is nothing."""
         return self._call(lambda: self._endpoint.recording.record(job_id))
 
     def records(self) -> list[Record]:
-        """Give all recorded jobs in the order of submission, for those whose id nobody told."""
+        """Return all recorded jobs in the order of submission, for when their ids are unknown."""
         return self._call(lambda: list(self._endpoint.recording.records()))
 
     def workers(self) -> list[WorkerInfo]:
-        """Give the workers known at present."""
-        return self._call(self._worker_infos)
+        """Return the workers that are known at present."""
+        known = self._endpoint.jobs.workers
+        return self._call(
+            lambda: [control.worker_info(self._endpoint, worker) for worker in known.values()]
+        )
 
     def wait_ready(self, workers: int = 1, timeout_s: float = 60.0) -> None:
-        """Wait until so many workers have asked for jobs. Raises `TimeoutError`."""
+        """Wait until this number of workers have asked for jobs. Raises `TimeoutError`."""
         deadline_s = time.monotonic() + timeout_s
         while sum(worker.state in ("idle", "running") for worker in self.workers()) < workers:
             if time.monotonic() > deadline_s:
@@ -117,31 +105,13 @@ class LocalEndpoint:
         return record
 
     def submit(self, job_input: object) -> str:
-        """Queue a job as `/run` does, and give its id."""
-
-        def submit() -> Job:
-            return self._endpoint.submit(job_input, "run", len(wire.dump(job_input)))
-
-        return self._call(submit).id
+        """Queue a job as `/run` does, and return its id."""
+        size = len(wire.dump(job_input))
+        return self._call(lambda: self._endpoint.submit(job_input, "run", size)).id
 
     def lose_worker(self, worker_id: str) -> None:
         """Treat a worker as gone, as when its process has ended: its jobs are queued again."""
         self._call(lambda: self._endpoint.jobs.lose(worker_id))
-
-    def _worker_infos(self) -> list[WorkerInfo]:
-        return [
-            WorkerInfo(
-                id=worker.id,
-                state=worker.state,
-                jobs=tuple(worker.jobs),
-                stops_pending=tuple(worker.stops),
-                ping_s=worker.ping_s,
-                ping_jobs=frozenset(worker.ping_jobs),
-                sdk_version=worker.sdk_version,
-                is_retired=worker.retired,
-            )
-            for worker in self._endpoint.jobs.workers.values()
-        ]
 
     def _call(self, function: Callable[[], T]) -> T:
         if self._loop.is_closed():
@@ -176,7 +146,7 @@ def serve(
         with local_endpoint.serve(Knobs(rtt_ms=50)) as endpoint:
             client = openai.OpenAI(base_url=endpoint.openai_url, api_key=endpoint.api_key)
 
-    With a `command` it starts workers too, as `Supervisor` says, and waits for the least number.
+    With a `command` it starts workers too, as `Supervisor` says, and waits for the minimum.
     Raises `OSError` if it cannot listen there, and `WorkerError` if a worker does not start.
     """
     endpoint = Endpoint(
@@ -190,31 +160,20 @@ def serve(
 
     async def run() -> None:
         stop = asyncio.Event()
-        async with listening(endpoint, host, port), workers():
+        async with contextlib.AsyncExitStack() as stack:
+            await stack.enter_async_context(listening(endpoint, host, port))
+            if command:
+                directory = stack.enter_context(TemporaryDirectory(prefix="local-endpoint-"))
+                workers = endpoint.working(
+                    command,
+                    Path(directory),
+                    min_workers=min_workers,
+                    max_workers=max_workers,
+                    own_cwd=own_cwd,
+                )
+                await stack.enter_async_context(workers)
             started.set_result((asyncio.get_running_loop(), stop))
             await stop.wait()
-
-    @contextlib.asynccontextmanager
-    async def workers() -> AsyncIterator[None]:
-        if not command:
-            yield
-            return
-        with tempfile.TemporaryDirectory(prefix="local-endpoint-") as directory:
-            supervisor = endpoint.supervisor = Supervisor(
-                endpoint,
-                command,
-                Path(directory),
-                lambda _text: None,
-                min_workers=min_workers,
-                max_workers=min_workers if max_workers is None else max_workers,
-                own_cwd=own_cwd,
-            )
-            try:
-                await supervisor.start(Progress(lambda _text: None, is_tty=False))
-                yield
-            finally:
-                endpoint.close()
-                await supervisor.stop()
 
     def main() -> None:
         try:

@@ -1,4 +1,4 @@
-"""How many tokens a worker says it has generated, in any of the dialects which pass by."""
+"""How many tokens a worker says it has generated, in any of the dialects."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ _IN_TEXT = re.compile(r'"(?:completion|output)_tokens":\s*(\d+)')
 
 
 def output_tokens(value: Any) -> int | None:
-    """Give the number a yielded value reports: `usage` of OpenAI, Anthropic or the native reply.
+    """Return the number that a yielded value reports in any of the three shapes of `usage`.
 
     A text is searched for the last such number, a list for its last element that has one.
     """

@@ -7,7 +7,7 @@ from collections.abc import Callable
 class Waiters:
     """Tasks that wait for a key to be woken; the longest waiting is woken first.
 
-    Belongs to one event loop. After `close` nobody waits any more.
+    Belongs to one event loop. After `close` nobody waits.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class Waiters:
             _resolve(future)
 
     def close(self) -> None:
-        """End all waiting, now and in future."""
+        """End all waiting, now and in the future."""
         self.closed = True
         for key in self._waiting:
             self.wake(key)

@@ -5,14 +5,14 @@ import asyncio
 import aiohttp
 
 from local_endpoint import wire
-from local_endpoint.jobs import Job
+from local_endpoint.job import Job
 from local_endpoint.views import status_view
 
 TRIES = 3
 
 
 class Webhooks:
-    """Posts in flight; each is tried three times, `retry_s` apart, until it is answered 200."""
+    """Posts under way; each is tried three times, `retry_s` apart, until it is answered 200."""
 
     def __init__(self, retry_s: float) -> None:
         self.retry_s = retry_s

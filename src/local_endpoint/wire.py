@@ -72,7 +72,7 @@ def refuse(message: str, status: int) -> web.Response:
 
 
 def is_connected(request: web.Request) -> bool:
-    """Say whether the other side is there, as the kernel knows it right now."""
+    """Return whether the other side is still there, as far as the kernel knows."""
     transport = request.transport
     if transport is None or transport.is_closing():
         return False

@@ -9,76 +9,60 @@ from typing import Any
 from aiohttp import web
 
 from local_endpoint import usage, wire
-from local_endpoint.endpoint import Endpoint
 from local_endpoint.faults import FAULT
-from local_endpoint.jobs import WAITING_FOR_JOBS, Job, Worker, stops_of
-from local_endpoint.knobs import Knobs
+from local_endpoint.job import Job, Worker
+from local_endpoint.jobs import WAITING_FOR_JOBS, stops_of
 from local_endpoint.recording import Post
+from local_endpoint.side import Side
 
 ARRIVED_S = web.RequestKey("arrived_s", float)  # set on each request before any delay
-JOB_IDS = web.RequestKey("job_ids", list[str])  # set on polls which are answered with jobs
-TOLD_S = 3.0  # a worker hears of a stop within this: the SDK pauses 1 s between its polls
-RETIRED_HOLD_S = 1.0  # of the polls of a worker that is to leave: it waits for them
-LANDED_S = 0.1  # from the answer of a poll to the task which it stops
+JOB_IDS = web.RequestKey("job_ids", list[str])  # set on polls that are answered with jobs
+TOLD_S = 3.0  # a worker learns of a stop within this: the SDK pauses 1 s between its polls
+RETIRED_HOLD_S = 1.0  # of the polls of a worker that is to end: it waits for them
+LANDED_S = 0.1  # from the answer of a poll to the task that it stops
 ROUTES = frozenset({"job-take", "job-take-batch", "job-stop", "job-stream", "job-done", "ping"})
 
 
-class WorkerSide:
+class WorkerSide(Side):
     """Answers workers. Paths end in the worker's id, and for posts in the job's."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
-        self._endpoint = endpoint
-        self._jobs = endpoint.jobs
-
-    @property
-    def _knobs(self) -> Knobs:
-        return self._endpoint.knobs
-
     def routes(self) -> list[web.RouteDef]:
-        base = f"/v2/{self._endpoint.id}"
+        base = self._base
         return [
             web.post(base + "/job-stream/{worker}/{job}", self.stream),
             web.post(base + "/job-done/{worker}/{job}", self.done),
             web.get(base + "/ping/{worker}", self.ping, allow_head=False),
             web.get(base + "/job-take/{worker}", self.take, allow_head=False),
-            web.get(base + "/job-take-batch/{worker}", self.take_batch, allow_head=False),
+            web.get(base + "/job-take-batch/{worker}", self.take, allow_head=False),
             web.get(base + "/job-stop/{worker}", self.stop, allow_head=False),
         ]
 
-    # --- long polls ------------------------------------------------------------------------
-
     async def take(self, request: web.Request) -> web.Response:
-        """Hold until there is a job; 200 with it, or 204."""
-        return await self._take(request, most=1, batch=False)
-
-    async def take_batch(self, request: web.Request) -> web.Response:
-        """Hold until there is a job; 200 with an array of up to `batch_size`, or 204."""
+        """Hold until there is a job; 200 with it, or an array of up to `batch_size`; else 204."""
+        is_batch = "/job-take-batch/" in request.path
         try:
-            most = max(1, int(request.query.get("batch_size", "1")))
+            most = max(1, int(request.query.get("batch_size", "1"))) if is_batch else 1
         except ValueError:
-            return wire.refuse("batch_size is not a number", 400)
-        return await self._take(request, most=most, batch=True)
-
-    async def _take(self, request: web.Request, *, most: int, batch: bool) -> web.Response:
+            raise wire.RefusedError("batch_size is not a number") from None
         with self._polling(request) as worker:
             self._jobs.asks(worker)
             was_retired = worker.retired
             until_s = self._until_s(worker, self._knobs.take_hold_s)
             while self._may_hold(request, worker, was_retired=was_retired):
                 if taken := self._jobs.take(worker, most):
-                    return await self._hand_over(request, taken, batch=batch)
+                    return await self._hand_over(request, taken, is_batch=is_batch)
                 if not await self._endpoint.waiters.wait(WAITING_FOR_JOBS, until_s):
                     break
         return await self._nothing()
 
     async def _hand_over(
-        self, request: web.Request, taken: list[Job], *, batch: bool
+        self, request: web.Request, taken: list[Job], *, is_batch: bool
     ) -> web.Response:
         request[JOB_IDS] = [job.id for job in taken]
         orders = [{**job.extras, "id": job.id, "input": job.input} for job in taken]
         try:
             await self._stop_at_once(request, taken)
-            response = wire.reply(orders if batch else orders[0])
+            response = wire.reply(orders if is_batch else orders[0])
             await wire.send(request, response)
         except BaseException:
             self._jobs.give_back(taken)
@@ -145,7 +129,7 @@ class WorkerSide:
         return time.monotonic() + (min(hold_s, RETIRED_HOLD_S) if worker.retired else hold_s)
 
     def _may_hold(self, request: web.Request, worker: Worker, *, was_retired: bool) -> bool:
-        """Say whether a poll may go on: not when its worker is told to leave meanwhile."""
+        """Return whether a poll may go on: not if its worker was told to end in the meantime."""
         is_told = worker.retired and not was_retired
         return not (is_told or self._endpoint.waiters.closed) and wire.is_connected(request)
 
@@ -153,8 +137,6 @@ class WorkerSide:
         if self._endpoint.waiters.closed:
             await asyncio.sleep(0.02)  # the SDK asks again at once until it has noticed its SIGTERM
         return web.Response(status=204)
-
-    # --- posts -----------------------------------------------------------------------------
 
     async def stream(self, request: web.Request) -> web.Response:
         """Take one yield of a generator: `{"output": value}`."""
@@ -178,7 +160,7 @@ class WorkerSide:
         tokens, events = usage.output_tokens(value), usage.events(value)
         if job is None or not self._jobs.stream(worker, job_id, values, len(body), tokens, events):
             return self._late(job_id, post)
-        self._endpoint.recording.streamed(job_id, post)
+        self._endpoint.recording.posted("stream", job_id, post)
         await self._stop_at_once(request, [job])
         return web.Response()
 
@@ -197,24 +179,24 @@ class WorkerSide:
         except (wire.TooLargeError, ValueError) as error:
             # The platform refuses the post and ends the job as a success with nothing in it.
             post = Post(at_s, request.content_length or 0, None, worker.id)
-            self._endpoint.recording.done(job_id, post)
+            self._endpoint.recording.posted("done", job_id, post)
             self._jobs.complete(worker, job_id)
             return wire.refuse(f"invalid JSON, or larger than the maximum size: {error}", 400)
         post = Post(at_s, len(body), message, worker.id)
         if not self._finish(worker, job_id, message, len(body)):
             return self._late(job_id, post)
-        self._endpoint.recording.done(job_id, post)
+        self._endpoint.recording.posted("done", job_id, post)
         return web.Response()
 
     def _finish(self, worker: Worker, job_id: str, message: dict[str, Any], size: int) -> bool:
         if message.get("status") == "IN_PROGRESS":
-            return self._jobs.progress(worker, job_id, message.get("output"))
+            return self._jobs.progress(worker, job_id, message.get("output"), size)
         if message.get("stopPod") is True:
             self._jobs.retire(worker)
         error = message.get("error")
         if isinstance(error, str) and error:
             return self._jobs.fail(worker, job_id, error)
-        if error or "output" not in message:  # an error that is no string is lost on the platform
+        if error or "output" not in message:  # the platform loses an error that is not a string
             return self._jobs.complete(worker, job_id)
         output = message["output"]
         tokens = usage.output_tokens(output)
@@ -224,13 +206,11 @@ class WorkerSide:
         return self._jobs.worker(request.match_info["worker"]), request.match_info["job"]
 
     def _late(self, job_id: str, post: Post) -> web.Response:
-        self._endpoint.recording.late(job_id, post)
+        self._endpoint.recording.posted("late", job_id, post)
         return web.Response(status=self._knobs.late_post_status)
 
-    # --- heartbeat -------------------------------------------------------------------------
-
     async def ping(self, request: web.Request) -> web.Response:
-        """Note a heartbeat with the jobs the worker believes to have."""
+        """Note a heartbeat with the jobs that the worker believes it runs."""
         worker = self._jobs.worker(request.match_info["worker"])
         job_ids = filter(None, request.query.get("job_id", "").split(","))
         self._jobs.ping(worker, job_ids, request.query.get("runpod_version"))

@@ -16,7 +16,7 @@ import psutil
 import pytest
 import requests
 
-from local_endpoint.supervisor import Progress
+from local_endpoint.progress import Progress
 
 ECHO = [sys.executable, str(Path(__file__).with_name("echo_worker.py"))]
 QUICK = [sys.executable, "-S", str(Path(__file__).with_name("quick_worker.py"))]
@@ -240,7 +240,7 @@ def test_scaling(start) -> None:
     [
         (["--workers", "2", "--max-workers", "3"], "--workers is a fixed number"),
         (["--workers", "0"], "there must be at least 1 worker"),
-        (["--min-workers", "3", "--max-workers", "1"], "no more at the least than at the most"),
+        (["--min-workers", "3", "--max-workers", "1"], "--min-workers at most --max-workers"),
     ],
 )
 def test_wrong_numbers(start, arguments: list[str], sentence: str) -> None:

@@ -99,7 +99,7 @@ def test_cancel(endpoint: LocalEndpoint, client: Client) -> None:
     time.sleep(0.2)
 
     assert len(endpoint.record(job.job_id).late) == late
-    assert endpoint.workers()[0].ping_jobs == frozenset()
+    assert endpoint.workers()[0].ping_jobs == ()
     assert client.run_sync({"input": {"yields": [1]}}, timeout=15) == [1]
 
 

@@ -1,6 +1,9 @@
+import contextlib
+
 import pytest
 
-from local_endpoint.jobs import Job, Jobs, Status, Worker
+from local_endpoint.job import Job, Policy, Status, Worker
+from local_endpoint.jobs import Jobs
 from local_endpoint.knobs import Knobs
 
 
@@ -48,7 +51,7 @@ def test_completed() -> None:
     assert bench.jobs.complete(worker, job.id, ["a", "b"], size=9)
 
     assert statuses(job) == ["IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
-    assert (job.output, job.has_output, job.error) == (["a", "b"], True, None)
+    assert (job.run.output, job.run.has_output, job.run.error) == (["a", "b"], True, None)
     assert bench.ended == [(job.id, Status.COMPLETED)]
     assert worker.jobs == {}
 
@@ -60,7 +63,7 @@ def test_failed() -> None:
     bench.jobs.progress(worker, job.id, "half")
     bench.jobs.fail(worker, job.id, "sorry")
 
-    assert (job.status, job.error, job.has_output) == (Status.FAILED, "sorry", False)
+    assert (job.status, job.run.error, job.run.has_output) == (Status.FAILED, "sorry", False)
 
 
 def test_order() -> None:
@@ -94,7 +97,7 @@ def test_only_the_holder(act: str) -> None:
     assert not post(bench.jobs.worker("w2"), job.id, *arguments)
     bench.jobs.cancel(job)
     assert not post(worker, job.id, *arguments)
-    assert (job.status, job.chunks, job.has_output) == (Status.CANCELLED, [], False)
+    assert (job.status, job.run.chunks, job.run.has_output) == (Status.CANCELLED, [], False)
 
 
 def test_cancel_queued() -> None:
@@ -154,12 +157,12 @@ def test_stop_signals_end_with_a_ping() -> None:
 def test_execution_timeout(status: str) -> None:
     """A job that runs too long ends with the platform's words, and its worker is told to stop."""
     bench = Bench(exec_timeout_status=status)
-    job, worker = bench.running(policy=Jobs(Knobs(), Clock()).policy(execution_timeout_s=5))
+    job, worker = bench.running(policy=Policy(5, 100))
     bench.pass_time(4.9)
     assert job.status is Status.IN_PROGRESS
     bench.pass_time(0.1)
 
-    assert (job.status, job.error) == (status, "executionTimeout exceeded")
+    assert (job.status, job.run.error) == (status, "executionTimeout exceeded")
     assert bench.jobs.due_stops(worker) == [job.id]
 
 
@@ -204,13 +207,13 @@ def test_lost_worker() -> None:
     for n in range(1, 3):
         bench.jobs.stream(worker, job.id, ["half"], 4)
         bench.jobs.lose(worker.id)
-        assert (job.status, job.chunks) == (Status.IN_QUEUE, [])
+        assert (job.status, job.run.chunks) == (Status.IN_QUEUE, [])
         worker = bench.jobs.worker(f"w{n}")
         assert bench.jobs.take(worker) == [job]
     bench.jobs.lose("w2")
 
     assert job.status is Status.FAILED
-    assert "w2 was lost" in str(job.error)
+    assert "w2 was lost" in str(job.run.error)
     assert bench.jobs.retried == 2
 
 
@@ -248,7 +251,7 @@ def test_retry() -> None:
     bench.jobs.fail(worker, job.id, "sorry")
     assert bench.jobs.retry(job)
 
-    assert (job.status, job.error, job.chunks) == (Status.IN_QUEUE, None, [])
+    assert (job.status, job.run.error, job.run.chunks) == (Status.IN_QUEUE, None, [])
     assert bench.jobs.take(bench.jobs.worker("w2")) == [job]
 
 
@@ -257,11 +260,11 @@ def test_retry_after_a_timeout() -> None:
     bench = Bench(ttl_s=10, ttl_mode="timed_out")
     job = bench.jobs.submit("in")
     bench.pass_time(10)
-    assert (job.status, job.error) == (Status.TIMED_OUT, "ttl exceeded")
+    assert (job.status, job.run.error) == (Status.TIMED_OUT, "ttl exceeded")
     assert bench.jobs.retry(job)
     bench.pass_time(9)
 
-    assert (job.status, job.error) == (Status.IN_QUEUE, None)
+    assert (job.status, job.run.error) == (Status.IN_QUEUE, None)
 
 
 def test_cancel_running() -> None:
@@ -341,6 +344,103 @@ def test_drain() -> None:
 
     assert bench.jobs.drain(job) == ["a", None]
     assert bench.jobs.drain(job) == []
+
+
+def failing_drain(bench: Bench, job: Job, meanwhile=lambda: None) -> None:
+    with contextlib.suppress(ConnectionError), bench.jobs.draining(job):
+        meanwhile()
+        raise ConnectionError
+
+
+def test_drain_that_fails() -> None:
+    """What could not be delivered is there again, in front, and who waits for it is woken."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.stream(worker, job.id, ["a"], 1)
+    bench.woken.clear()
+    failing_drain(bench, job, lambda: bench.jobs.stream(worker, job.id, ["b"], 1))
+
+    assert bench.woken == [job.id, job.id]
+    with bench.jobs.draining(job) as chunks:
+        assert chunks == ["a", "b"]
+    assert bench.jobs.drain(job) == []
+
+
+def test_drain_that_fails_in_a_new_run() -> None:
+    """What could not be delivered is dropped when the job was queued again in the meantime."""
+    bench = Bench()
+    job, worker = bench.running()
+    bench.jobs.stream(worker, job.id, ["a"], 1)
+    failing_drain(bench, job, lambda: bench.jobs.lose(worker.id))
+
+    assert (job.weight, bench.jobs.drain(job)) == (0, [])
+
+
+@pytest.mark.parametrize("drains", ["before the end", "after the end", "across the end"])
+def test_drain_that_fails_counts(drains: str) -> None:
+    """What could not be delivered counts again among the bytes that are kept."""
+    bench = Bench(retain_bytes=1000)
+    job, worker = bench.running()
+    bench.jobs.stream(worker, job.id, ["a"], 600)
+
+    def end() -> None:
+        bench.jobs.complete(worker, job.id)
+
+    if drains == "before the end":
+        failing_drain(bench, job)
+    if drains == "across the end":
+        failing_drain(bench, job, end)
+    else:
+        end()
+    if drains == "after the end":
+        failing_drain(bench, job)
+    other, worker = bench.running()
+    bench.jobs.complete(worker, other.id, "x", size=399)
+    assert bench.jobs.get(job.id) is job
+    other, worker = bench.running()
+    bench.jobs.complete(worker, other.id, "x", size=2)
+
+    assert bench.jobs.get(job.id) is None
+
+
+def test_progress_and_errors_count() -> None:
+    """Progress and errors count among the bytes that are kept."""
+    bench = Bench(retain_bytes=1000)
+    cancelled, worker = bench.running()
+    bench.jobs.progress(worker, cancelled.id, "half", size=600)
+    bench.jobs.cancel(cancelled)
+    failed, worker = bench.running()
+    bench.jobs.fail(worker, failed.id, "x" * 401)
+
+    assert bench.jobs.get(cancelled.id) is None
+    assert bench.jobs.get(failed.id) is failed
+
+
+def test_purged_jobs_take_no_room() -> None:
+    """Jobs that are purged, or whose lifetime ends, push no result out."""
+    bench = Bench(retain_jobs=2, ttl_s=10)
+    done, worker = bench.running(policy=Policy(100, 100))
+    bench.jobs.complete(worker, done.id, 1)
+    for _ in range(5):
+        bench.jobs.submit("in")
+    assert bench.jobs.purge() == 5
+    for _ in range(5):
+        bench.jobs.submit("in")
+    bench.pass_time(10)
+
+    assert bench.jobs.in_queue == 0
+    assert bench.jobs.get(done.id) is done
+
+
+@pytest.mark.timeout(8)  # it takes 0.5 s; a search through the queue for each job took 20 s
+def test_long_queue() -> None:
+    """Jobs can leave a long queue from its end as well as from its front."""
+    bench = Bench()
+    jobs = [bench.jobs.submit(n) for n in range(30_000)]
+    for job in reversed(jobs[5_000:]):
+        bench.jobs.cancel(job)
+
+    assert bench.jobs.purge() == 5_000
 
 
 def test_retention_by_age() -> None:

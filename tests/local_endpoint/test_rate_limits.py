@@ -1,3 +1,5 @@
+from contextlib import ExitStack
+
 import pytest
 
 from local_endpoint.rate_limits import LIMITS, RateLimits
@@ -15,12 +17,25 @@ def test_at_once(route: str) -> None:
     """As many requests as are documented are let in at once, and one more when one has ended."""
     limits = RateLimits(Clock())
     _, at_once = LIMITS[route]
-    for _ in range(at_once):
-        assert limits.enter(route, 1, 0, 1) is None
-    assert limits.enter(route, 1, 0, 1) is not None
-    limits.leave(route)
+    with ExitStack() as others, limits.request(route, 1, 0, 1) as first:
+        for _ in range(at_once - 1):
+            assert others.enter_context(limits.request(route, 1, 0, 1)) is None
+        for _ in range(2):
+            with limits.request(route, 1, 0, 1) as refusal:
+                assert refusal is not None
+        assert first is None
+    with limits.request(route, 1, 0, 1) as refusal:
+        assert refusal is None
 
-    assert limits.enter(route, 1, 0, 1) is None
+
+def test_limits_set_meanwhile() -> None:
+    """A request that came in before there were limits does not make room for another at its end."""
+    limits = RateLimits(Clock())
+    with ExitStack() as stack:
+        with limits.request("requests", 0, 0, 1):
+            for _ in range(2):
+                stack.enter_context(limits.request("requests", 0, 0, 1))
+        assert stack.enter_context(limits.request("requests", 1, 0, 1)) is not None
 
 
 @pytest.mark.parametrize("route", list(LIMITS))
@@ -30,19 +45,19 @@ def test_in_ten_seconds(route: str) -> None:
     limits = RateLimits(clock)
     most, _ = LIMITS[route]
     for _ in range(most):
-        assert limits.enter(route, 1, 0, 1) is None
-        limits.leave(route)
+        with limits.request(route, 1, 0, 1) as refusal:
+            assert refusal is None
     clock.now_s = 2.5
-    refusal = limits.enter(route, 1, 0, 1)
+    with limits.request(route, 1, 0, 1) as refusal:
+        assert refusal == {
+            "Retry-After": "8",
+            "RateLimit-Limit": str(most),
+            "RateLimit-Remaining": "0",
+            "RateLimit-Reset": "8",
+        }
     clock.now_s = 10.0
-
-    assert refusal == {
-        "Retry-After": "8",
-        "RateLimit-Limit": str(most),
-        "RateLimit-Remaining": "0",
-        "RateLimit-Reset": "8",
-    }
-    assert limits.enter(route, 1, 0, 1) is None
+    with limits.request(route, 1, 0, 1) as refusal:
+        assert refusal is None
 
 
 @pytest.mark.parametrize(
@@ -51,9 +66,12 @@ def test_in_ten_seconds(route: str) -> None:
 def test_long_queue(in_queue: int, workers: int, is_let_in: bool) -> None:
     """A queue that is long for its workers takes no more jobs, but tells of those in it."""
     limits = RateLimits(Clock())
-
-    assert (limits.enter("run", 1, in_queue, workers) is None) == is_let_in
-    assert limits.enter("status", 1, in_queue, workers) is None
+    with (
+        limits.request("run", 1, in_queue, workers) as run,
+        limits.request("status", 1, in_queue, workers) as status,
+    ):
+        assert (run is None) == is_let_in
+        assert status is None
 
 
 def test_off(house) -> None:

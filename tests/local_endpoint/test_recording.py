@@ -7,7 +7,7 @@ import local_endpoint
 from local_endpoint import Status
 from local_endpoint.jobs import Jobs
 from local_endpoint.knobs import Knobs
-from local_endpoint.recording import POST_BYTES, Post, Recording
+from local_endpoint.recording import POST_BYTES, Post, Recording, Request
 
 
 def test_record(house) -> None:
@@ -53,9 +53,26 @@ def test_one_large_job() -> None:
     job = Jobs(Knobs(), time.monotonic).submit("in")
     recording.submitted(job)
     for _ in range(3):
-        recording.streamed(job.id, Post(0.0, POST_BYTES, "x" * POST_BYTES, "w1"))
+        recording.posted("stream", job.id, Post(0.0, POST_BYTES, "x" * POST_BYTES, "w1"))
 
     assert [post.value for post in recording.record(job.id).stream] == ["x" * 200, None, None]
+
+
+def test_request_of_jobs_that_do_not_fit() -> None:
+    """A request about several jobs may push one of them out, and the bytes are still right."""
+    recording = Recording(max_jobs=10, max_bytes=4 * POST_BYTES, is_on=True)
+    jobs = Jobs(Knobs(), time.monotonic)
+    request = Request(0.0, 0.0, "GET", "/", (), b"", 200)
+    for _ in range(5):
+        old, *others = [jobs.submit("in") for _ in range(4)]
+        for job in (old, *others):
+            recording.submitted(job)
+        recording.requested(request, [others[0].id, old.id])  # as when the old one is retried
+    kept = [jobs.submit("in") for _ in range(4)]
+    for job in kept:
+        recording.submitted(job)
+
+    assert [one.job_id for one in recording.records()] == [job.id for job in kept]
 
 
 def test_requests(house) -> None:

@@ -14,7 +14,8 @@ import pytest
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, WorkerError
-from local_endpoint.jobs import Jobs, Policy
+from local_endpoint.job import Policy
+from local_endpoint.jobs import Jobs
 from local_endpoint.supervisor import wanted_workers
 
 QUICK = [sys.executable, "-S", str(Path(__file__).with_name("quick_worker.py"))]
@@ -101,19 +102,20 @@ def test_wanted_workers(scaler, value, waits, running, count, starting, expected
         jobs.submit("in")
     for _ in range(running):
         job = jobs.submit("in")
-        jobs._queue.rotate(1)
-        assert jobs.take(jobs.worker("w")) == [job]
+        taken = jobs.take(jobs.worker("w"), len(waits) + 1)
+        jobs.give_back(taken[:-1])
+        assert taken[-1] is job
     now_s[0] = 100.0
 
-    assert wanted_workers(jobs, knobs, count, starting) == expected
+    assert wanted_workers(jobs, count, starting) == expected
 
 
 def test_low_priority() -> None:
     """Jobs of low priority start no worker, under either scaler."""
     for scaler in ("QUEUE_DELAY", "REQUEST_COUNT"):
-        jobs = Jobs(Knobs(), lambda: 0.0)
+        jobs = Jobs(Knobs(scaler=scaler), lambda: 0.0)
         jobs.submit("in", policy=Policy(1, 1, is_low_priority=True))
-        assert wanted_workers(jobs, Knobs(scaler=scaler), 0, 0) == 0
+        assert wanted_workers(jobs, 0, 0) == 0
 
 
 def test_dead_worker() -> None:

@@ -196,7 +196,7 @@ def test_ping(house) -> None:
     (info,) = house.endpoint.workers()
     worker.get("ping", "&status=unhealthy&check=gpu&reason=broken")
 
-    assert (info.ping_jobs, info.sdk_version) == ({"a", "b"}, "1.12.0")
+    assert (info.ping_jobs, info.sdk_version) == (("a", "b"), "1.12.0")
     assert house.customer().get("health").json()["workers"]["unhealthy"] == 1
 
 

@@ -22,7 +22,7 @@ HEADERS = {
 
 
 def is_page(path: str) -> bool:
-    """Say whether a request is for the page, which needs no key."""
+    """Return whether a request is for the page, which needs no key."""
     return path == "/" or path.startswith("/page/")
 
 

@@ -1,0 +1,127 @@
+"""One worker process: started so that it ends with its parent, watched through its log, ended."""
+
+import asyncio
+import contextlib
+import ctypes
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PHASE = "phase: "
+MAX_READ = 2**20  # bytes of a log at once
+TAIL_LINES = 20
+PR_SET_PDEATHSIG = 1
+LIBC = ctypes.CDLL(None)
+
+
+class WorkerError(Exception):
+    """A worker did not become ready, or cannot do what was asked; the text says why."""
+
+
+@dataclass(eq=False)
+class Process:
+    """One worker process. Only the supervisor changes it."""
+
+    id: str
+    process: asyncio.subprocess.Process
+    log: Path
+    starts: int  # of this worker and of the failed ones that it replaces
+    phase: str = ""
+    ready_s: float | None = None
+    kill_s: float | None = None  # it was told to stop, and is killed at this time
+    is_orphaned: bool = False  # killed without notice: its heartbeat goes on
+    log_read: int = 0
+
+    @classmethod
+    async def start(
+        cls,
+        worker_id: str,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        log: Path,
+        *,
+        cwd: Path | None,
+        starts: int,
+    ) -> "Process":
+        """Start a worker that writes to `log`. Raises `WorkerError` if there is no such command."""
+        try:
+            with log.open("ab") as output:
+                process = await asyncio.create_subprocess_exec(
+                    *command,
+                    stdin=asyncio.subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=asyncio.subprocess.STDOUT,
+                    env=environ,
+                    cwd=cwd,
+                    start_new_session=True,
+                    preexec_fn=_die_with_parent,
+                )
+        except OSError as error:
+            raise WorkerError(f"cannot start {shlex.join(command)}: {error.strerror}") from None
+        return cls(worker_id, process, log, starts)
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self.process.returncode is not None
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.kill_s is None and (not self.has_ended or self.is_orphaned)
+
+    def look(self) -> str:
+        """Read what is new in the log, and return the latest phase that it names."""
+        with self.log.open("rb") as log:
+            log.seek(self.log_read)
+            new = log.read(MAX_READ)
+        complete = new.rfind(b"\n") + 1 or (len(new) if len(new) == MAX_READ else 0)
+        self.log_read += complete
+        for line in new[:complete].decode(errors="replace").splitlines():
+            if line.startswith(PHASE):
+                self.phase = line.removeprefix(PHASE).strip()
+        return self.phase
+
+    def signal_it(self, number: signal.Signals) -> None:
+        """Send a signal to the worker alone, as a container's runtime does."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(number)
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """Send a signal to the worker and to all its children: each has a process group."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
+
+    def is_gone(self) -> bool:
+        """Return whether neither the worker nor a child of it is left."""
+        if not self.has_ended:
+            return False
+        try:
+            os.killpg(self.process.pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    def how_it_ended(self) -> str:
+        code = self.process.returncode
+        if code is not None and code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with exit code {code}"
+
+    def end_of_log(self) -> str:
+        with self.log.open("rb") as log:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_READ))
+            lines = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
+        return f"; the end of {self.log}:" + "".join(f"\n  {line}" for line in lines)
+
+
+def _die_with_parent() -> None:
+    """Make the kernel end this process when its parent dies, for whatever reason."""
+    if sys.platform == "linux":
+        LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
