@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import requests
+from workers import ECHO
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint
@@ -113,6 +114,13 @@ class House:
         head = f"Host: x\r\nAuthorization: {key}\r\nContent-Length: {len(body)}"
         connection.sendall(f"{line} HTTP/1.1\r\n{head}\r\n\r\n{body}".encode())
         return connection
+
+
+@pytest.fixture(scope="session")
+def echo() -> Iterator[LocalEndpoint]:
+    """Two workers made with the real SDK, for tests that leave them as they were."""
+    with local_endpoint.serve(command=ECHO, min_workers=2) as endpoint:
+        yield endpoint
 
 
 @pytest.fixture

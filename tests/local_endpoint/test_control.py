@@ -2,19 +2,16 @@
 
 import ipaddress
 import json
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import requests
+from workers import QUICK
 
 import local_endpoint
 from local_endpoint import Knobs
-
-QUICK = [sys.executable, "-S", str(Path(__file__).with_name("quick_worker.py"))]
 
 
 class Control:
@@ -41,7 +38,6 @@ def test_state(house) -> None:
     first = customer.run({"openai_route": "/v1/chat/completions"})
     worker.take()
     worker.ping(first)
-    time.sleep(0.05)
     worker.stream(first, 'data: {"usage": {"completion_tokens": 7}}\n\n')
     worker.done(first, output=[])
     second = customer.run()
@@ -59,7 +55,7 @@ def test_state(house) -> None:
     assert (job["status"], job["tokens"], job["tokens_reported"]) == ("COMPLETED", 7, True)
     assert (job["posts"], job["worker_id"], job["error"]) == (2, "w1", None)
     assert job["bytes"] == 63 + len('{"output": []}')
-    assert 0 <= job["queued_s"] < job["time_to_first_token_s"] <= job["ended_s"]
+    assert 0 <= job["queued_s"] <= job["time_to_first_token_s"] <= job["ended_s"]
     assert job["tokens_per_s"] > 0
     assert [job[key] for job in state["jobs"][:1] for key in ("tokens", "worker_id")] == [None] * 2
     assert (state["faults"], state["recording"]) == ([], True)
@@ -144,18 +140,16 @@ def test_recording(house) -> None:
 
 def test_knobs(house) -> None:
     """Knobs are described, and changed while the endpoint runs."""
-    house.serve()
+    house.serve(take_hold_s=1000)
     control = Control(house.endpoint)
     described = {knob["name"]: knob for knob in control.get("knobs")["knobs"]}
-    assert described["take_hold_s"]["value"] == 5.0
+    assert described["take_hold_s"]["value"] == 1000.0
     assert described["take_hold_s"]["default"] == 20.0
     assert described["ttl_mode"]["accepts"] == "delete, timed_out"
-    changed = control("PUT", "knobs", {"take_hold_s": 0.1, "late_post_status": 404}).json()
-    assert changed["knobs"]["take_hold_s"] == 0.1
-    started_s = time.monotonic()
+    changed = control("PUT", "knobs", {"take_hold_s": 0, "late_post_status": 404}).json()
+    assert changed["knobs"]["take_hold_s"] == 0
 
     assert house.worker().get("job-take").status_code == 204
-    assert time.monotonic() - started_s < 2
     assert house.worker().done("unknown", output=1).status_code == 404
 
 

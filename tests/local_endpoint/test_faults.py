@@ -1,19 +1,19 @@
 """Faults, seen by a double that calls the worker side, and by a worker with the real SDK."""
 
 import re
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
+from waiting import wait_until
+from workers import ECHO
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint
 
-ECHO = [sys.executable, str(Path(__file__).with_name("echo_worker.py"))]
 LONG = {"yields": list(range(1000)), "pause_s": 0.02}
 
 
@@ -70,16 +70,16 @@ def test_delay(house, delay: str) -> None:
     worker = house.worker()
     job_id = house.customer().run()
     worker.take()
-    house.endpoint.faults.add("job-stream", times=None, **{delay: 300})
-    posting = house.later(worker.stream, job_id, "x")
-    stream = house.customer().stream(job_id, wait_ms=150)["stream"]
-    posting.result()
-    house.endpoint.faults.clear()
-    started_s = time.monotonic()
+    house.endpoint.faults.add("job-stream", **{delay: 200})
     worker.stream(job_id, "x")
+    record = house.endpoint.record(job_id)
+    request = record.requests[-1]
+    handled_s = record.submitted_s + house.endpoint.state()["jobs"][0]["time_to_first_token_s"]
+    before_s = handled_s - request.at_s
+    after_s = request.duration_s - before_s
 
-    assert bool(stream) == (delay == "answer_delay_ms")
-    assert time.monotonic() - started_s < 0.3
+    assert (before_s if delay == "delay_ms" else after_s) >= 0.199
+    assert (after_s if delay == "delay_ms" else before_s) < request.duration_s - 0.199
 
 
 def test_drop(house) -> None:
@@ -135,7 +135,7 @@ def test_job_given_late(house) -> None:
     job_id = house.customer().run()
     house.endpoint.faults.add("job-take", answer_delay_ms=300)
     connection = house.raw_request("GET /v2/local/job-take/w1?gpu=X", house.endpoint.worker_key)
-    until(lambda: house.customer().status(job_id)["status"] == "IN_PROGRESS")
+    wait_until(lambda: house.customer().status(job_id)["status"] == "IN_PROGRESS")
     connection.close()
 
     assert house.worker("w2").take()["id"] == job_id
@@ -202,11 +202,9 @@ def test_documented(house) -> None:
     assert len(faults.waiting()) == len(shown) > 10
 
 
-# --- the real SDK ------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def endpoint() -> Iterator[LocalEndpoint]:
+    """One worker made with the real SDK; a test that ends it stands last."""
     knobs = Knobs(take_hold_s=2, stop_hold_s=0.5, stop_repeat_s=0.5)
     with local_endpoint.serve(knobs, command=ECHO) as endpoint:
         endpoint.wait_ready()
@@ -218,14 +216,6 @@ def _no_fault_left(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if "endpoint" in request.fixturenames:
         request.getfixturevalue("endpoint").faults.clear()
-
-
-def until(condition: Callable[[], Any], timeout_s: float = 15) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-    return value
 
 
 @pytest.mark.parametrize(
@@ -257,6 +247,8 @@ def test_sdk_repeats_a_failed_post(endpoint: LocalEndpoint) -> None:
 def test_sdk_asks_again(endpoint: LocalEndpoint, status: int) -> None:
     """The SDK asks again when a poll for jobs is refused, and gets its job."""
     endpoint.faults.add("job-take", status=status, times=5)
+    endpoint.wait_for_end(endpoint.submit({"yields": []}))  # ends the poll that was open
+    wait_until(lambda: not endpoint.faults.waiting())
     record = endpoint.wait_for_end(endpoint.submit({"yields": ["a"]}))
 
     assert record.status == "COMPLETED"
@@ -266,9 +258,9 @@ def test_sdk_stopped_during_a_post(endpoint: LocalEndpoint) -> None:
     """A job stopped while the SDK waits for the answer to its post ends there, without a result."""
     endpoint.faults.add("job-stream", stop=True)
     job_id = endpoint.submit(LONG)
-    until(lambda: endpoint.record(job_id).status == "CANCELLED")
-    until(lambda: not endpoint.workers()[0].stops_pending)
-    time.sleep(0.2)
+    wait_until(lambda: endpoint.record(job_id).status == "CANCELLED")
+    wait_until(lambda: not endpoint.workers()[0].stops_pending)  # its heartbeat names no job
+    endpoint.wait_for_end(endpoint.submit({"yields": ["a"]}))
     record = endpoint.record(job_id)
 
     assert [len(record.stream), len(record.done), len(record.late)] == [1, 0, 0]
@@ -277,41 +269,43 @@ def test_sdk_stopped_during_a_post(endpoint: LocalEndpoint) -> None:
 
 def test_sdk_ignores_unknown_stops(endpoint: LocalEndpoint) -> None:
     """Stop signals for unknown jobs, and doubled ones, harm no other job."""
-    neighbour = endpoint.submit({"yields": list(range(20)), "pause_s": 0.02})
-    job_id = endpoint.submit(LONG)
-    until(lambda: endpoint.record(job_id).stream)
+    neighbour, job_id = endpoint.submit(LONG), endpoint.submit(LONG)
+    wait_until(lambda: endpoint.record(job_id).stream)
     endpoint.faults.add("job-stop", duplicate=True, job_ids=["nobody"])
-    until(lambda: not endpoint.faults.waiting())
-    requests.post(
-        f"{endpoint.url}/cancel/{job_id}", headers={"Authorization": endpoint.api_key}, timeout=10
-    )
-    until(lambda: endpoint.record(job_id).stops)
+    wait_until(lambda: not endpoint.faults.waiting())
+    cancel(endpoint, job_id)
+    wait_until(lambda: endpoint.record(job_id).stops)
+    posts = len(endpoint.record(neighbour).stream)
+    wait_until(lambda: len(endpoint.record(neighbour).stream) > posts + 5)
 
-    assert endpoint.wait_for_end(neighbour).status == "COMPLETED"
-
-
-def test_sdk_ends_its_job_after_sigterm(endpoint: LocalEndpoint) -> None:
-    """A job that runs when SIGTERM comes is finished, and delivered, before the worker leaves."""
-    (worker,) = endpoint.workers()
-    job_id = endpoint.submit({"yields": list(range(10)), "pause_s": 0.05})
-    until(lambda: endpoint.record(job_id).stream)
-    endpoint.act("sigterm", worker.id)
-    record = endpoint.wait_for_end(job_id)
-
-    assert [str(status) for _, status in record.states] == ["IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
-    assert record.done[-1].value == {"output": list(range(10))}
-    until(lambda: worker.id not in [known.id for known in endpoint.workers()])
+    assert endpoint.record(neighbour).status == "IN_PROGRESS"
+    cancel(endpoint, neighbour)
 
 
-def test_sdk_leaves_with_a_job(endpoint: LocalEndpoint) -> None:
-    """A job handed out after SIGTERM is never run by the SDK; the endpoint gives it to another."""
+def cancel(endpoint: LocalEndpoint, job_id: str) -> None:
+    key = {"Authorization": endpoint.api_key}
+    requests.post(f"{endpoint.url}/cancel/{job_id}", headers=key, timeout=10)
+
+
+def test_sdk_after_sigterm(endpoint: LocalEndpoint) -> None:
+    """After SIGTERM a job that runs is finished; one that is handed out then is never run.
+
+    The endpoint queues it again when the worker is gone.
+    """
     endpoint.wait_ready()
     (worker,) = endpoint.workers()
-    time.sleep(0.2)  # its poll is open
+    endpoint.faults.add("job-take", answer_delay_ms=1000, times=None)
+    running = endpoint.submit({"yields": list(range(20)), "pause_s": 0.05})
+    wait_until(lambda: endpoint.record(running).stream)
+    late = endpoint.submit({"yields": ["a"]})
+    wait_until(lambda: endpoint.record(late).taken_s)
     endpoint.act("sigterm", worker.id)
-    time.sleep(0.1)
-    record = endpoint.wait_for_end(endpoint.submit({"yields": ["a"]}))
+    record = endpoint.wait_for_end(running)
+    wait_until(lambda: len(endpoint.record(late).states) >= 3)
 
-    states = ["IN_QUEUE", "IN_PROGRESS", "IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
-    assert [str(status) for _, status in record.states] == states
-    assert record.done[-1].worker_id != worker.id
+    assert [str(status) for _, status in record.states] == ["IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
+    assert record.done[-1].value == {"output": list(range(20))}
+    states = [str(status) for _, status in endpoint.record(late).states[:3]]
+    assert states == ["IN_QUEUE", "IN_PROGRESS", "IN_QUEUE"]
+    assert endpoint.record(late).stream == endpoint.record(late).done == ()
+    assert worker.id not in [known.id for known in endpoint.workers()]

@@ -4,41 +4,42 @@ import asyncio
 import gc
 import json
 import os
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 
 import aiohttp
 import psutil
 import pytest
+from workers import ECHO
 
 import local_endpoint
-from local_endpoint import Knobs, LocalEndpoint
+from local_endpoint import LocalEndpoint
 
-ECHO = [sys.executable, str(Path(__file__).with_name("echo_worker.py"))]
 MB = 2**20
 
 
-SLOW = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.fixture(scope="module")
-def endpoint(request: pytest.FixtureRequest) -> Iterator[LocalEndpoint]:
+@contextmanager
+def echoing(workers: int, concurrency: int) -> Iterator[LocalEndpoint]:
     """Run so many echo workers, each of which takes so many jobs at once."""
-    workers, concurrency = request.param
     command = ["env", f"ECHO_CONCURRENCY={concurrency}", *ECHO]
-    with local_endpoint.serve(Knobs(), command=command, min_workers=workers) as endpoint:
+    with local_endpoint.serve(command=command, min_workers=workers) as endpoint:
         yield endpoint
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "jobs"),
-    [((2, 8), 24), pytest.param((4, 8), 1000, marks=SLOW)],
-    indirect=["endpoint"],
-)
-def test_every_job_once_and_in_full(endpoint: LocalEndpoint, jobs: int) -> None:
+def test_every_job_once_and_in_full(echo: LocalEndpoint) -> None:
     """Of many jobs over several workers every one is delivered once, whole, and by one worker."""
+    deliver(echo, 24)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_thousand_jobs() -> None:
+    """The same is true of a thousand jobs over four workers."""
+    with echoing(4, 8) as endpoint:
+        deliver(endpoint, 1000)
+
+
+def deliver(endpoint: LocalEndpoint, jobs: int) -> None:
     given = {endpoint.submit({"yields": [n, f"ü{n}", n]}): [n, f"ü{n}", n] for n in range(jobs)}
     records = [endpoint.wait_for_end(job, timeout_s=240) for job in given]
 
@@ -52,16 +53,23 @@ def test_every_job_once_and_in_full(endpoint: LocalEndpoint, jobs: int) -> None:
         assert [post.value for post in record.done] == [{"output": given[record.job_id]}]
         assert record.late == ()
         assert len({post.worker_id for post in record.stream + record.done}) == 1
-    assert len(Counter(record.done[0].worker_id for record in records)) == len(endpoint.workers())
+    assert len({record.done[0].worker_id for record in records}) == len(endpoint.workers())
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "streams", "yields"),
-    [((2, 8), 12, 3), pytest.param((1, 400), 200, 20, marks=SLOW)],
-    indirect=["endpoint"],
-)
-def test_streams_at_once(endpoint: LocalEndpoint, streams: int, yields: int) -> None:
+def test_streams_at_once(echo: LocalEndpoint) -> None:
     """Many streams at once each get their own words, in order, once; all are open together."""
+    stream(echo, 12, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_hundred_streams() -> None:
+    """The same is true of two hundred streams of one worker."""
+    with echoing(1, 400) as endpoint:
+        stream(endpoint, 200, 20)
+
+
+def stream(endpoint: LocalEndpoint, streams: int, yields: int) -> None:
     texts = asyncio.run(ask(endpoint, streams, yields))
     records = endpoint.records()[-streams:]
 

@@ -5,14 +5,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import browser
 import pytest
 import requests
+import runpod
 from browser import Page
-from test_command_line import ECHO, CommandLine
-from test_echo_worker import running_worker
+from test_command_line import CommandLine
+from workers import ECHO
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint
@@ -29,6 +31,23 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         pytest.skip("there is no Chromium here")
     with browser.opened(tmp_path_factory.mktemp("browser") / "profile") as page:
         yield page
+
+
+@contextmanager
+def running_worker(
+    endpoint: LocalEndpoint, worker_id: str, home: Path
+) -> Iterator[subprocess.Popen]:
+    """Run the echo worker as a process, and end it with its heartbeat process."""
+    environ = {**os.environ, **endpoint.worker_environ(worker_id, home)}
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            ECHO, env=environ, stdout=log, stderr=log, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait(timeout=5)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +118,7 @@ def test_worker(page: Page) -> None:
 
     assert "echo" in page.text("#worker-list li b")
     assert page.text("#worker-list .badge") == "idle"
-    assert "SDK 1." in page.text("#worker-list small")
+    assert f"SDK {runpod.__version__}" in page.text("#worker-list small")
 
 
 def test_chat(page: Page) -> None:
@@ -367,9 +386,9 @@ def test_keyboard(page: Page) -> None:
         ("page/icon.svg", "image/svg+xml; charset=utf-8"),
     ],
 )
-def test_files(endpoint: LocalEndpoint, path: str, content_type: str) -> None:
+def test_files(house, path: str, content_type: str) -> None:
     """The files need no key, are never cached, and allow no script from elsewhere."""
-    answer = requests.get(origin(endpoint) + path, timeout=TIMEOUT_S)
+    answer = requests.get(origin(house.serve()) + path, timeout=TIMEOUT_S)
 
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, content_type)
     assert answer.headers["Cache-Control"] == "no-store"
@@ -379,9 +398,9 @@ def test_files(endpoint: LocalEndpoint, path: str, content_type: str) -> None:
 @pytest.mark.parametrize(
     "name", ["__init__.py", "..%2Fapp.py", "%2Fetc%2Fpasswd", "nothing.js", ""]
 )
-def test_no_other_files(endpoint: LocalEndpoint, name: str) -> None:
+def test_no_other_files(house, name: str) -> None:
     """Nothing but the page's own files is given out."""
-    answer = requests.get(f"{origin(endpoint)}page/{name}", timeout=TIMEOUT_S)
+    answer = requests.get(f"{origin(house.serve())}page/{name}", timeout=TIMEOUT_S)
 
     assert answer.status_code == 404
 

@@ -5,6 +5,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 import requests
+from waiting import wait_until
 
 
 def test_run_and_status(house) -> None:
@@ -335,14 +336,12 @@ def test_stream_to_nobody(house) -> None:
         worker.stream(job_id, value)
     house.endpoint.faults.add("stream", answer_delay_ms=5000)
     connection = house.raw_request(f"GET /v2/local/stream/{job_id}", house.endpoint.api_key)
-    while house.endpoint.faults.waiting():
-        time.sleep(0.01)
-    time.sleep(0.1)
+    job = house.endpoint._endpoint.jobs.get(job_id)
+    wait_until(lambda: not job.run.chunks)
+    waiting = house.later(house.customer().stream, job_id, 10_000)
     connection.close()
-    time.sleep(0.1)
 
-    chunks = house.customer().stream(job_id)["stream"]
-    assert chunks == [{"output": "a"}, {"output": "b"}]
+    assert waiting.result()["stream"] == [{"output": "a"}, {"output": "b"}]
 
 
 def test_webhook_gives_up(house) -> None:

@@ -1,24 +1,22 @@
 """Workers that are started here, with a worker that starts at once."""
 
-import itertools
 import os
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+from waiting import wait_until
+from workers import QUICK
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, WorkerError
 from local_endpoint.job import Policy
 from local_endpoint.jobs import Jobs
 from local_endpoint.supervisor import wanted_workers
-
-QUICK = [sys.executable, "-S", str(Path(__file__).with_name("quick_worker.py"))]
 
 
 @contextmanager
@@ -28,17 +26,13 @@ def running(*words: str, least: int = 1, most: int = 1, **knobs: Any) -> Iterato
         yield endpoint
 
 
-def until(condition: Callable[[], Any], timeout_s: float = 10) -> Any:
-    deadline_s = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-    return value
-
-
 def state(endpoint: LocalEndpoint, worker_id: str) -> dict[str, Any] | None:
     workers = {worker["id"]: worker for worker in endpoint.state()["workers"]}
     return workers.get(worker_id)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def names(endpoint: LocalEndpoint) -> list[str]:
@@ -47,33 +41,37 @@ def names(endpoint: LocalEndpoint) -> list[str]:
 
 def test_scale_from_zero_and_back() -> None:
     """Without a job there is no worker; a job starts one, and some idleness ends it by SIGTERM."""
-    with running(least=0, most=3, idle_timeout_s=0.5) as endpoint:
+    with running(least=0, most=3, idle_timeout_s=0.3) as endpoint:
         assert endpoint.workers() == []
         record = endpoint.wait_for_end(endpoint.submit({}))
-        assert record.done[-1].value == {"output": "local-1"}
-        time.sleep(0.25)
-        assert names(endpoint) == ["local-1"]
-        until(lambda: not endpoint.workers(), 5)
-        record = endpoint.wait_for_end(endpoint.submit({}))
+        wait_until(lambda: not names(endpoint))
+        idle_s = time.monotonic() - record.states[-1][0]
+        wait_until(lambda: not endpoint.workers())
+        other = endpoint.wait_for_end(endpoint.submit({}))
 
-    assert record.done[-1].value == {"output": "local-2"}
+    assert record.done[-1].value == {"output": "local-1"}
+    assert idle_s >= 0.3
+    assert other.done[-1].value == {"output": "local-2"}
 
 
 def test_scale_by_delay() -> None:
     """Jobs which wait longer than the delay start more workers, up to the most there may be."""
     with running(least=1, most=3, scaler_value=0.2) as endpoint:
-        jobs = [endpoint.submit({"seconds": 0.5}) for _ in range(6)]
-        time.sleep(0.1)
-        assert names(endpoint) == ["local-1"]
-        ends = {endpoint.wait_for_end(job).done[-1].value["output"] for job in jobs}
+        started_s = time.monotonic()
+        for _ in range(6):
+            endpoint.submit({"seconds": 60})
+        wait_until(lambda: len(names(endpoint)) > 1)
+        waited_s = time.monotonic() - started_s
+        wait_until(lambda: sum(len(worker.jobs) for worker in endpoint.workers()) == 3)
 
-    assert ends == {"local-1", "local-2", "local-3"}
+        assert waited_s >= 0.2
+        assert names(endpoint) == ["local-1", "local-2", "local-3"]
 
 
 def test_busy_worker_stays() -> None:
     """A worker with a job is not idle, however long the job runs."""
-    with running(least=0, most=1, idle_timeout_s=0.1) as endpoint:
-        record = endpoint.wait_for_end(endpoint.submit({"seconds": 0.6}))
+    with running(least=0, most=1, idle_timeout_s=0.1, sigterm_grace_s=0) as endpoint:
+        record = endpoint.wait_for_end(endpoint.submit({"seconds": 0.5}))
 
     assert [str(status) for _, status in record.states] == ["IN_QUEUE", "IN_PROGRESS", "COMPLETED"]
 
@@ -132,15 +130,13 @@ def test_dead_worker() -> None:
 
 
 def test_back_off() -> None:
-    """A worker that dies again and again is restarted later each time."""
+    """A worker that dies is restarted at once, and one that dies again only after a pause."""
     with running(least=1, most=2, worker_lost_retries=10) as endpoint:
         record = endpoint.record(endpoint.submit({"exit": 3}))
-        until(lambda: len(endpoint.record(record.job_id).states) >= 6)
+        wait_until(lambda: len(endpoint.record(record.job_id).states) >= 6)
         taken_s = [at_s for at_s, status in endpoint.record(record.job_id).states][1::2]
 
-    first_s, second_s = (b - a for a, b in itertools.pairwise(taken_s))
-    assert first_s < second_s
-    assert second_s >= 1
+    assert taken_s[2] - taken_s[1] >= 1
 
 
 def test_broken_worker() -> None:
@@ -156,16 +152,14 @@ def test_stop_and_start() -> None:
     """Workers are started and stopped by hand, and the supervisor leaves it at that."""
     with running(least=2, most=2) as endpoint:
         assert endpoint.act("stop", "local-1") == "local-1"
-        until(lambda: [worker.id for worker in endpoint.workers()] == ["local-2"])
-        time.sleep(0.3)
-        assert names(endpoint) == ["local-2"]
+        wait_until(lambda: [worker.id for worker in endpoint.workers()] == ["local-2"])
         assert endpoint.act("start") == "local-3"
         endpoint.wait_ready(2)
         assert names(endpoint) == ["local-2", "local-3"]
         assert endpoint.act("restart", "local-2") == "local-2"
-        until(lambda: [worker.id for worker in endpoint.workers()] == ["local-3", "local-4"])
+        wait_until(lambda: [worker.id for worker in endpoint.workers()] == ["local-3", "local-4"])
         endpoint.act("scale", min=0, max=1)
-        until(lambda: len(names(endpoint)) == 1)
+        wait_until(lambda: len(names(endpoint)) == 1)
 
         assert endpoint.state()["scaling"]["max"] == 1
 
@@ -173,8 +167,8 @@ def test_stop_and_start() -> None:
 def test_stop_lets_the_job_end() -> None:
     """A worker that is told to stop ends its job first, gets no other, and then leaves."""
     with running(least=1) as endpoint:
-        job = endpoint.submit({"seconds": 0.5})
-        until(lambda: endpoint.workers()[0].jobs)
+        job = endpoint.submit({"seconds": 0.3})
+        wait_until(lambda: endpoint.workers()[0].jobs)
         endpoint.act("stop", "local-1")
         other = endpoint.submit({})
         records = [endpoint.wait_for_end(one) for one in (job, other)]
@@ -188,9 +182,9 @@ def test_grace() -> None:
     """A worker that ignores SIGTERM is killed after the grace, and its job queued again."""
     with running("stubborn", least=1, sigterm_grace_s=0.2) as endpoint:
         job = endpoint.submit({"seconds": 60})
-        until(lambda: endpoint.workers()[0].jobs)
+        wait_until(lambda: endpoint.workers()[0].jobs)
         endpoint.act("stop", "local-1")
-        until(lambda: len(endpoint.record(job).states) >= 3)
+        wait_until(lambda: len(endpoint.record(job).states) >= 3)
 
         assert endpoint.record(job).states[2][1] == "IN_QUEUE"
 
@@ -199,39 +193,37 @@ def test_bare_sigterm() -> None:
     """After a bare SIGTERM a worker ends its job, leaves by itself, and is replaced."""
     with running(least=1) as endpoint:
         job = endpoint.submit({"seconds": 0.3})
-        until(lambda: endpoint.workers()[0].jobs)
+        wait_until(lambda: endpoint.workers()[0].jobs)
         endpoint.act("sigterm", "local-1")
         assert endpoint.wait_for_end(job).status == "COMPLETED"
-        until(lambda: names(endpoint) == ["local-2"])
+        wait_until(lambda: names(endpoint) == ["local-2"])
 
 
 def test_kill() -> None:
     """A killed worker's job goes to the one that takes its place, and its children are gone."""
     with running("heart", least=1) as endpoint:
-        job = endpoint.submit({"seconds": 0.5})
-        until(lambda: endpoint.workers()[0].jobs)
+        job = endpoint.submit({"seconds": 0.3})
+        wait_until(lambda: endpoint.workers()[0].jobs)
         (heart,) = psutil.Process(state(endpoint, "local-1")["pid"]).children()
         endpoint.act("kill", "local-1")
         record = endpoint.wait_for_end(job)
 
         assert record.done[-1].value == {"output": "local-2"}
-        assert not heart.is_running() or heart.status() == psutil.STATUS_ZOMBIE
+        assert not is_alive(heart)
 
 
 def test_orphaned_heartbeat() -> None:
     """A worker killed in secret seems to live while its heartbeat goes on, and keeps its job."""
-    with running("heart", least=1, worker_lost_s=0.3, execution_timeout_s=1) as endpoint:
+    with running("heart", least=1, worker_lost_s=1, execution_timeout_s=1.6) as endpoint:
         job = endpoint.submit({"seconds": 60})
-        until(lambda: endpoint.workers()[0].jobs)
+        wait_until(lambda: endpoint.workers()[0].jobs)
         endpoint.act("kill", "local-1", orphan=True)
-        time.sleep(0.5)
-        assert endpoint.record(job).status == "IN_PROGRESS"
-        assert names(endpoint) == ["local-1"]
         record = endpoint.wait_for_end(job)
+        assert names(endpoint) == ["local-1"]
         endpoint.act("stop", "local-1")
-        until(lambda: not endpoint.workers())
+        wait_until(lambda: not endpoint.workers())
 
-    assert record.status == "FAILED"
+    assert [str(status) for _, status in record.states] == ["IN_QUEUE", "IN_PROGRESS", "FAILED"]
 
 
 @pytest.mark.parametrize(
@@ -262,7 +254,10 @@ def test_own_directories() -> None:
             for is_own in (False, True)
         )
         cwds = [
-            [until(lambda w=w: Path(w["log"]).read_text()).strip() for w in one.state()["workers"]]
+            [
+                wait_until(lambda w=w: Path(w["log"]).read_text()).strip()
+                for w in one.state()["workers"]
+            ]
             for one in (same, own)
         ]
 
@@ -277,6 +272,4 @@ def test_nothing_is_left() -> None:
         processes = mains + [child for main in mains for child in main.children()]
         assert len(processes) == 4
 
-    deadline_s = time.monotonic() + 5
-    while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in processes):
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: not any(map(is_alive, processes)))

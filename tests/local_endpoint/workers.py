@@ -1,0 +1,8 @@
+"""The commands of the two workers that these tests run."""
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ECHO = [sys.executable, str(HERE / "echo_worker.py")]  # made with the real SDK
+QUICK = [sys.executable, "-S", str(HERE / "quick_worker.py")]  # starts at once
