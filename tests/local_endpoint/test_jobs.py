@@ -1,4 +1,5 @@
 import contextlib
+import time
 
 import pytest
 
@@ -432,15 +433,16 @@ def test_purged_jobs_take_no_room() -> None:
     assert bench.jobs.get(done.id) is done
 
 
-@pytest.mark.timeout(8)  # it takes 0.5 s; a search through the queue for each job took 20 s
 def test_long_queue() -> None:
-    """Jobs can leave a long queue from its end as well as from its front."""
+    """A job leaves a long queue from its end as quickly as from its front."""
     bench = Bench()
-    jobs = [bench.jobs.submit(n) for n in range(30_000)]
-    for job in reversed(jobs[5_000:]):
+    jobs = [bench.jobs.submit(n) for n in range(10_000)]
+    started_s = time.thread_time()
+    for job in reversed(jobs[1_000:]):
         bench.jobs.cancel(job)
 
-    assert bench.jobs.purge() == 5_000
+    assert time.thread_time() - started_s < 0.2  # 0.03; a search for each job took 1.0
+    assert bench.jobs.purge() == 1_000
 
 
 def test_retention_by_age() -> None:

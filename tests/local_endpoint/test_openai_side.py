@@ -1,9 +1,9 @@
 import json
-import time
 
 import openai
 import pytest
 import requests
+from waiting import wait_until
 
 from local_endpoint import Status
 
@@ -179,8 +179,10 @@ def test_disconnect_ignored(house) -> None:
     connection = raw_request(house, STREAM)
     worker = house.worker()
     job_id = worker.take()["id"]
+    waiters = house.endpoint._endpoint.waiters
+    assert job_id in waiters._waiting
     connection.close()
-    time.sleep(0.2)
+    wait_until(lambda: job_id not in waiters._waiting)
     worker.done(job_id, output=[])
 
     assert house.endpoint.wait_for_end(job_id).status is Status.COMPLETED
@@ -203,8 +205,8 @@ def test_lost_worker_midway(house) -> None:
     worker = house.worker()
     job_id = worker.take()["id"]
     worker.stream(job_id, "data: a\n\n")
-    while house.customer().stream(job_id, wait_ms=10)["stream"]:
-        time.sleep(0.01)
+    job = house.endpoint._endpoint.jobs.get(job_id)
+    wait_until(lambda: not job.run.chunks)
     house.endpoint.lose_worker("w1")
 
     assert asking.result().text == "data: a\n\n"
