@@ -247,7 +247,7 @@ class Jobs:
         return True
 
     def ping(self, worker: Worker, job_ids: Iterable[str], sdk_version: str | None = None) -> None:
-        """Note a heartbeat: it ends the stop signals of jobs that it does not name any more."""
+        """Note a heartbeat: it ends the stop signals of jobs that it no longer names."""
         worker.ping_s = self._clock()
         worker.ping_jobs = set(job_ids)
         worker.sdk_version = sdk_version or worker.sdk_version

@@ -36,13 +36,15 @@ class Knobs:
         1.0, "assumed", "a stop signal is sent again after this, until the job is gone"
     )
     late_post_status: int = _knob(
-        200, "assumed", "answer to a post for a job that is not that worker's (any more)"
+        200, "assumed", "answer to a post for a job that is not, or no longer, that worker's"
     )
     worker_lost_s: float = _knob(
         30.0, "assumed", "silence, without an open poll, after which a worker is lost"
     )
     worker_lost_retries: int = _knob(
-        2, "assumed", "how often a job outlives its worker before it is FAILED"
+        2,
+        "assumed",
+        "how often a job is queued again after its worker was lost, before it is FAILED",
     )
     rtt_ms: float = _knob(
         0.0, "ours", "round trip added to each stream and done post, half before and half after"
@@ -50,23 +52,27 @@ class Knobs:
 
     # Scaling, where workers are started here
     scaler: Literal["QUEUE_DELAY", "REQUEST_COUNT"] = _knob(
-        "QUEUE_DELAY", "documented", "what starts a worker: a long wait, or a number of jobs"
+        "QUEUE_DELAY", "documented", "what starts a worker: a long wait, or the number of jobs"
     )
     scaler_value: float = _knob(
         4.0, "documented", "QUEUE_DELAY: seconds in the queue; REQUEST_COUNT: jobs for a worker"
     )
     idle_timeout_s: float = _knob(
-        5.0, "documented", "a worker above the minimum that is idle for so long is stopped"
+        5.0, "documented", "a worker above the minimum that is idle for this time is stopped"
     )
     sigterm_grace_s: float = _knob(30.0, "assumed", "from SIGTERM to SIGKILL at a scale-down")
 
     # Public side
     stream_hold_s: float = _knob(
-        9.0, "observed", "hold of an empty /stream; the platform's 10 s meet the Python client's"
+        9.0, "observed", "how long an empty /stream is held; with 10 s the Python client gives up"
     )
     runsync_wait_ms: int = _knob(90_000, "documented", "how long /runsync and /status-sync wait")
-    execution_timeout_s: float = _knob(600.0, "documented", "unless the job's policy has its own")
-    ttl_s: float = _knob(86_400.0, "documented", "lifetime, unless the job's policy has its own")
+    execution_timeout_s: float = _knob(
+        600.0, "documented", "how long a job may run, unless its policy has its own"
+    )
+    ttl_s: float = _knob(
+        86_400.0, "documented", "how long a job exists, unless its policy has its own"
+    )
     policy_limits: bool = _knob(
         False, "documented", "refuse an executionTimeout under 5 s, a ttl under 10 s, any over 7 d"
     )
@@ -76,16 +82,16 @@ class Knobs:
     ttl_mode: Literal["delete", "timed_out"] = _knob(
         "delete",
         "documented",
-        "the end of a ttl: the job is gone, or (older) only a queued one ends",
+        "at the end of a ttl the job is gone, or (older) ends only if it is still queued",
     )
     webhook_retry_s: float = _knob(10.0, "documented", "pause between the three tries of a webhook")
     rate_limits: float = _knob(
-        0.0, "documented", "1 is the documented limits, a fraction less of them, 0 none"
+        0.0, "documented", "1 means the documented limits, 0.5 half of them, 0 none"
     )
 
     # OpenAI side
     openai_failed_status: int = _knob(
-        500, "assumed", "HTTP status for a job that failed before it gave anything"
+        500, "assumed", "HTTP status for a job that failed before it sent anything"
     )
     openai_timeout_s: float = _knob(300.0, "observed", "time for a whole answer")
     cancel_on_disconnect: bool = _knob(
@@ -94,23 +100,23 @@ class Knobs:
     models_input: Literal["absent", "null", "empty"] = _knob(
         "absent", "observed", "openai_input of a request without a body"
     )
-    x_api_key: bool = _knob(False, "assumed", "accept the key in an x-api-key header too")
+    x_api_key: bool = _knob(False, "assumed", "accept the key also in an x-api-key header")
 
     # Limits
     max_body_run: int = _knob(10 * MB, "documented", "request and result of /run and /openai")
     max_body_sync: int = _knob(20 * MB, "documented", "request and result of /runsync")
     max_stream_chunk: int = _knob(1 * MB, "documented", "one stream post")
     oversize_chunk: Literal["split", "reject", "allow"] = _knob(
-        "split", "documented", "what becomes of a larger one"
+        "split", "documented", "what happens to a larger one"
     )
     oversize_request_status: int = _knob(400, "assumed", "answer to a request that is too large")
 
     # Memory
-    retention_run_s: float = _knob(1800.0, "documented", "a result of /run is kept for so long")
-    retention_sync_s: float = _knob(60.0, "documented", "a result of /runsync is kept for so long")
+    retention_run_s: float = _knob(1800.0, "documented", "how long a result of /run is kept")
+    retention_sync_s: float = _knob(60.0, "documented", "how long a result of /runsync is kept")
     retain_jobs: int = _knob(2000, "ours", "finished jobs that are kept; the oldest go first")
     retain_bytes: int = _knob(256 * MB, "ours", "bytes of finished jobs that are kept")
-    record_jobs: int = _knob(1000, "ours", "jobs whose times and posts are remembered")
+    record_jobs: int = _knob(1000, "ours", "jobs whose times and posts are recorded")
     record_bytes: int = _knob(128 * MB, "ours", "bytes of these, recorded requests included")
 
     def __post_init__(self) -> None:

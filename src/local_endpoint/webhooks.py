@@ -1,4 +1,4 @@
-"""Webhooks: the result of a job is posted to the address which came with it."""
+"""Webhooks: the result of a job is posted to the address that came with it."""
 
 import asyncio
 

@@ -1,7 +1,8 @@
 """The smallest async-generator worker: it yields `input["yields"]`, one after the other.
 
 Optional keys of the input: `pause_s` between two yields, `raise` a sentence, `openai_route`.
-`ECHO_CONCURRENCY` is the number of jobs it takes at once.
+`ECHO_CONCURRENCY` is the number of jobs it takes at once. `ECHO_NO_START` is a sentence with which
+its start fails, in a prestart hook of the SDK 2.0.
 """
 
 import asyncio
@@ -54,7 +55,13 @@ def completion(kind, choice):
     }
 
 
+def fail_to_start():
+    raise RuntimeError(os.environ["ECHO_NO_START"])
+
+
 if __name__ == "__main__":
+    if "ECHO_NO_START" in os.environ:
+        runpod.serverless.register_prestart_hook(fail_to_start)
     runpod.serverless.start(
         {
             "handler": handler,

@@ -1,6 +1,7 @@
 """A worker made with the real SDK, ten lines long, against the endpoint."""
 
 import itertools
+import json
 from collections.abc import Iterator
 
 import openai
@@ -8,7 +9,9 @@ import pytest
 import runpod
 from runpod.endpoint import Endpoint as Client
 from waiting import wait_until
+from workers import ECHO
 
+import local_endpoint
 from local_endpoint import LocalEndpoint
 
 SENTENCE = [{"role": "user", "content": "hello big world"}]
@@ -95,6 +98,24 @@ def test_openai_failed(chat: openai.OpenAI, stream: bool) -> None:
     fail = [{"role": "user", "content": "fail"}]
     with pytest.raises(openai.InternalServerError, match="as you wish"):
         chat.chat.completions.create(model="echo", messages=fail, stream=stream)
+
+
+@pytest.mark.skipif(
+    not hasattr(runpod.serverless, "register_prestart_hook"), reason="the SDK 1.12 has no such hook"
+)
+def test_failed_start() -> None:
+    """A worker whose start fails takes a waiting job, fails it with the reason, and is replaced."""
+    command = ["env", "ECHO_NO_START=no such model", "ECHO_CONCURRENCY=1", *ECHO]
+    with local_endpoint.serve(command=command, min_workers=0, max_workers=1) as endpoint:
+        first, second = (endpoint.submit({"yields": ["a"]}) for _ in range(2))
+        record = endpoint.wait_for_end(first)
+        wait_until(lambda: [worker.starts for worker in endpoint.workers()] == [2])
+        other = endpoint.record(second)
+    error = json.loads(record.done[0].value["error"])
+
+    assert (error["event"], error["error_message"]) == ("prestart_failed", "no such model")
+    assert record.status == "FAILED"
+    assert "local-1" not in [post.worker_id for post in other.done]
 
 
 def test_health(client: Client) -> None:

@@ -21,7 +21,7 @@ export async function send(path, body, options = {}) {
 
 export const ask = async (path, body, options) => (await send(path, body, options)).json();
 
-/** Give the sentence in an error, which may be JSON in a string, an object, or just text. */
+/** Return the sentence in an error, which may be JSON in a string, an object, or just text. */
 export function sentence(error) {
   if (typeof error === "string") {
     try {

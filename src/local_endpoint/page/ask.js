@@ -47,7 +47,7 @@ function keepFields() {
   }
 }
 
-/** Run `task(signal)` for each submit of a form; meanwhile its stop button aborts the signal. */
+/** Run `task(signal)` for each submit of a form; while it runs, the stop button aborts the signal. */
 function runs(form, task) {
   const [go, stop] = [$(".primary", form), $(".stop", form)];
   let controller = null;
@@ -222,7 +222,7 @@ function card(place) {
   };
 }
 
-/** Give the text in what a worker yielded: native choices by index, strings; else its JSON. */
+/** Return the text in what a worker yielded: native choices by index, strings; else its JSON. */
 function reading(yields) {
   if (!yields.every((value) => Array.isArray(value?.choices))) {
     return yields.map((v) => (typeof v === "string" ? v : `${JSON.stringify(v)}\n`)).join("");

@@ -49,7 +49,7 @@ export function problem(text) {
   return h("div", { class: "error", role: "alert" }, h("p", {}, first), more);
 }
 
-/** Give a button that copies what `text()` gives, and says so. */
+/** Return a button that copies what `text()` gives, and says so. */
 export function copyButton(text, name, label = "Copy") {
   const button = h("button", { type: "button", class: "copy", "aria-label": `Copy ${name}` }, label);
   button.addEventListener("click", async () => {

@@ -107,7 +107,7 @@ function updateWorker(node, worker) {
   const several = (count, what) => count && `${count} ${what}${count > 1 ? "s" : ""}`;
   const news = [
     worker.state === "initializing" && worker.phase,
-    worker.jobs.length && `${several(worker.jobs.length, "job")} in hand`,
+    worker.jobs.length && `${several(worker.jobs.length, "job")} running`,
     worker.stops_pending.length && `${several(worker.stops_pending.length, "stop")} pending`,
     worker.ping_s_ago === null ? "no ping yet" : `ping ${ago(worker.ping_s_ago)}`,
     worker.sdk_version && `SDK ${worker.sdk_version}`,
