@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from local_endpoint.faults import Faults
-from local_endpoint.job import Job, Kind, Policy
 from local_endpoint.jobs import Jobs
 from local_endpoint.knobs import Knobs
 from local_endpoint.recording import Recording
@@ -47,7 +46,13 @@ class Endpoint:
         self.recording = Recording(knobs.record_jobs, knobs.record_bytes, is_on=is_recording)
         self.webhooks = Webhooks(knobs.webhook_retry_s)
         self.supervisor: Supervisor | None = None  # of the workers that are started here
-        self.jobs = Jobs(knobs, time.monotonic, self.waiters.wake, self.webhooks.send)
+        self.jobs = Jobs(
+            knobs,
+            time.monotonic,
+            wake=self.waiters.wake,
+            on_submit=self.recording.submitted,
+            on_end=self.webhooks.send,
+        )
 
     @property
     def url(self) -> str:
@@ -62,19 +67,6 @@ class Endpoint:
         self.knobs = self.jobs.knobs = knobs
         self.recording.max_jobs, self.recording.max_bytes = knobs.record_jobs, knobs.record_bytes
         self.webhooks.retry_s = knobs.webhook_retry_s
-
-    def submit(
-        self,
-        job_input: Any,
-        kind: Kind,
-        size: int,
-        policy: Policy | None = None,
-        extras: dict[str, Any] | None = None,
-    ) -> Job:
-        """Put a job in the queue, and in the recording."""
-        job = self.jobs.submit(job_input, kind, policy=policy, size=size, extras=extras)
-        self.recording.submitted(job)
-        return job
 
     def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
         """Return the variables that make a worker with the RunPod SDK serve this endpoint.

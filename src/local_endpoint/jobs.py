@@ -31,7 +31,7 @@ class Jobs:
     """All jobs and workers of one endpoint.
 
     `wake` is called with what has changed: a job's id, `WAITING_FOR_JOBS`, or `stops_of(worker)`;
-    `ended` with each job that reaches a final state.
+    `on_submit` with each new job, `on_end` with each that reaches a final state.
     """
 
     def __init__(
@@ -39,12 +39,14 @@ class Jobs:
         knobs: Knobs,
         clock: Callable[[], float],
         wake: Callable[[str], None] = lambda _key: None,
-        ended: Callable[[Job], None] = lambda _job: None,
+        on_submit: Callable[[Job], None] = lambda _job: None,
+        on_end: Callable[[Job], None] = lambda _job: None,
     ) -> None:
         self.knobs = knobs
         self._clock = clock
         self._wake = wake
-        self._on_end = ended
+        self._on_submit = on_submit
+        self._on_end = on_end
         self._queue: OrderedDict[str, Job] = OrderedDict()
         self._live: dict[str, Job] = {}  # queued and running
         self._finished = Finished()
@@ -97,6 +99,7 @@ class Jobs:
             submitted_s=self._clock(),
         )
         self._live[job.id] = job
+        self._on_submit(job)
         self._enqueue(job)
         return job
 

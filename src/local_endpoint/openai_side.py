@@ -39,7 +39,7 @@ class OpenAISide(Side):
             return _refuse(f"the body is not JSON: {error}", 400)
         question = job_input.get("openai_input")
         is_stream = isinstance(question, dict) and question.get("stream") is True
-        job = self._endpoint.submit(job_input, "openai", len(body))
+        job = self._jobs.submit(job_input, "openai", size=len(body))
         try:
             if is_stream:
                 return await self._stream(request, job, until_s)

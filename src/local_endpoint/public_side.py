@@ -126,7 +126,9 @@ class PublicSide(Side):
             raise wire.RefusedError('the body has no "input"')
         extras = {key: message[key] for key in PASSED_ON if message.get(key)}
         policy = self._policy(message.get("policy") or {})
-        return self._endpoint.submit(message["input"], kind, len(body), policy, extras)
+        return self._jobs.submit(
+            message["input"], kind, policy=policy, size=len(body), extras=extras
+        )
 
     def _policy(self, policy: Any) -> Policy:
         if not isinstance(policy, dict):

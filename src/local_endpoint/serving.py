@@ -107,7 +107,7 @@ class LocalEndpoint:
     def submit(self, job_input: object) -> str:
         """Queue a job as `/run` does, and return its id."""
         size = len(wire.dump(job_input))
-        return self._call(lambda: self._endpoint.submit(job_input, "run", size)).id
+        return self._call(lambda: self._endpoint.jobs.submit(job_input, size=size)).id
 
     def lose_worker(self, worker_id: str) -> None:
         """Treat a worker as gone, as when its process has ended: its jobs are queued again."""
@@ -158,40 +158,30 @@ def serve(
     )
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-    async def run() -> None:
+    async def live() -> None:
         stop = asyncio.Event()
-        async with contextlib.AsyncExitStack() as stack:
-            await stack.enter_async_context(listening(endpoint, host, port))
-            if command:
-                directory = stack.enter_context(TemporaryDirectory(prefix="local-endpoint-"))
-                workers = endpoint.working(
-                    command,
-                    Path(directory),
-                    min_workers=min_workers,
-                    max_workers=max_workers,
-                    own_cwd=own_cwd,
-                )
-                await stack.enter_async_context(workers)
-            started.set_result((asyncio.get_running_loop(), stop))
-            await stop.wait()
+        started.set_result((asyncio.get_running_loop(), stop))
+        await stop.wait()
 
-    def main() -> None:
-        try:
-            asyncio.run(run())
-        except BaseException as error:
-            if started.done():
-                raise
-            started.set_exception(error)
-
-    thread = threading.Thread(target=main, name="local-endpoint", daemon=True)
+    thread = threading.Thread(
+        target=lambda: asyncio.run(live()), name="local-endpoint", daemon=True
+    )
     thread.start()
+    loop, stop = started.result()
+
+    def run(coroutine: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(coroutine, loop).result()
+
+    stack = contextlib.AsyncExitStack()
     try:
-        loop, stop = started.result()
-    except BaseException:
-        thread.join()
-        raise
-    try:
+        run(stack.enter_async_context(listening(endpoint, host, port)))
+        if command:
+            directory = Path(stack.enter_context(TemporaryDirectory(prefix="local-endpoint-")))
+            scale: dict[str, Any] = {"min_workers": min_workers, "max_workers": max_workers}
+            workers = endpoint.working(command, directory, own_cwd=own_cwd, **scale)
+            run(stack.enter_async_context(workers))
         yield LocalEndpoint(endpoint, loop)
     finally:
+        run(stack.aclose())
         loop.call_soon_threadsafe(stop.set)
         thread.join()

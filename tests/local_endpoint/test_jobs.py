@@ -27,7 +27,7 @@ class Bench:
             Knobs(**knobs),
             self.clock,
             self.woken.append,
-            lambda job: self.ended.append((job.id, job.status)),
+            on_end=lambda job: self.ended.append((job.id, job.status)),
         )
 
     def pass_time(self, seconds: float) -> None:
