@@ -26,6 +26,29 @@ def echoing(workers: int, concurrency: int) -> Iterator[LocalEndpoint]:
         yield endpoint
 
 
+def test_streams_at_once(echo: LocalEndpoint) -> None:
+    """Many streams at once each get their own words, in order, once; all are open together."""
+    stream(echo, 12, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_two_hundred_streams() -> None:
+    """The same is true of two hundred streams of one worker."""
+    with echoing(1, 400) as endpoint:
+        stream(endpoint, 200, 20)
+
+
+def stream(endpoint: LocalEndpoint, streams: int, yields: int) -> None:
+    texts = asyncio.run(ask(endpoint, streams, yields))
+    records = endpoint.records()[-streams:]
+
+    expected = ["".join(f"{n}-{word} " for word in range(yields)) for n in range(streams)]
+    assert texts == expected
+    first_end_s = min(record.done_s for record in records)
+    assert all(record.taken_s < first_end_s for record in records)
+
+
 def test_every_job_once_and_in_full(echo: LocalEndpoint) -> None:
     """Of many jobs over several workers every one is delivered once, whole, and by one worker."""
     deliver(echo, 24)
@@ -54,29 +77,6 @@ def deliver(endpoint: LocalEndpoint, jobs: int) -> None:
         assert record.late == ()
         assert len({post.worker_id for post in record.stream + record.done}) == 1
     assert len({record.done[0].worker_id for record in records}) == len(endpoint.workers())
-
-
-def test_streams_at_once(echo: LocalEndpoint) -> None:
-    """Many streams at once each get their own words, in order, once; all are open together."""
-    stream(echo, 12, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_two_hundred_streams() -> None:
-    """The same is true of two hundred streams of one worker."""
-    with echoing(1, 400) as endpoint:
-        stream(endpoint, 200, 20)
-
-
-def stream(endpoint: LocalEndpoint, streams: int, yields: int) -> None:
-    texts = asyncio.run(ask(endpoint, streams, yields))
-    records = endpoint.records()[-streams:]
-
-    expected = ["".join(f"{n}-{word} " for word in range(yields)) for n in range(streams)]
-    assert texts == expected
-    first_end_s = min(record.done_s for record in records)
-    assert all(record.taken_s < first_end_s for record in records)
 
 
 async def ask(endpoint: LocalEndpoint, streams: int, yields: int) -> list[str]:
