@@ -87,7 +87,7 @@ def cut(request: web.Request) -> None:
         request.transport.abort()
 
 
-FAULT = web.RequestKey("fault", Fault)  # set on the request that meets it
+FAULT = web.RequestKey("fault", Fault)  # set on the request that it happens to
 
 
 class Faults:
@@ -104,7 +104,7 @@ class Faults:
         self._lock = threading.Lock()
 
     def add(self, route: str, *, times: int | None = 1, **fault: Any) -> None:
-        """Let the next `times` requests to `route` meet a `Fault`. Raises `ValueError`."""
+        """Let a `Fault` happen to the next `times` requests to `route`. Raises `ValueError`."""
         unknown = fault.keys() - {field.name for field in dataclasses.fields(Fault)}
         if unknown:
             raise ValueError(f"a fault has no {', '.join(sorted(unknown))}")
@@ -127,7 +127,7 @@ class Faults:
             return [{**_given(fault), "times": times} for fault, times in self._waiting]
 
     def next(self, route: str, worker_id: str | None = None) -> Fault | None:
-        """Return the fault that this request meets, and use it up."""
+        """Return the fault that happens to this request, and use it up."""
         if not self._waiting:
             return None
         with self._lock:

@@ -62,7 +62,7 @@ class Job:
     kind: Kind
     policy: Policy
     size: int
-    extras: dict[str, Any]  # passed to the worker beside the input: webhook, s3Config
+    extras: dict[str, Any]  # passed to the worker with the input: webhook, s3Config
     submitted_s: float
     status: Status = Status.IN_QUEUE
     history: list[tuple[float, Status]] = field(default_factory=list)

@@ -49,14 +49,14 @@ class PublicSide(Side):
         return await self._at_its_end(await self._submit(request, "sync"), wait_s)
 
     async def status(self, request: web.Request) -> web.Response:
-        """Tell how a job stands; `ttl` (milliseconds) sets how long it may exist."""
+        """Return the state of a job; `ttl` (milliseconds) sets how long it may exist."""
         job = self._find(request)
         if "ttl" in request.query:
             self._jobs.set_ttl(job, _positive_ms("ttl", request.query["ttl"]))
         return wire.reply(status_view(job))
 
     async def status_sync(self, request: web.Request) -> web.Response:
-        """Tell how a job stands at its end, or after `wait` milliseconds."""
+        """Return the state of a job at its end, or after `wait` milliseconds."""
         wait_s = _wait_s(request, self._knobs.runsync_wait_ms / 1000)
         return await self._at_its_end(self._find(request), wait_s)
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from local_endpoint.job import Job, Status
 
-POST_BYTES = 200  # what a post costs in memory besides its value
+POST_BYTES = 200  # what a post costs in memory in addition to its value
 SECRET_HEADERS = frozenset({"authorization", "proxy-authorization", "cookie", "x-api-key"})
 OTHER_REQUESTS = 1000  # kept of those that belong to no job: polls, heartbeats
 
@@ -46,7 +46,7 @@ class Record:
     `stream` are the accepted stream posts, `value` being the yielded value; `done` are all done
     posts, `value` being the whole message (None if it was not JSON or too large); `stops` are
     the moments a stop signal left for a worker; `late` are posts that were ignored; `requests`
-    are the worker's requests about it, also those that met a fault. Without recording
+    are the worker's requests about it, also those with a fault. Without recording
     `input` and each `value` are None, and there are no `requests`.
     """
 

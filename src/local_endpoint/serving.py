@@ -69,7 +69,7 @@ class LocalEndpoint:
         return self._call(lambda: control.state(self._endpoint))
 
     def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
-        """Return the variables that a worker needs beside the caller's environment."""
+        """Return the variables that a worker needs in addition to the caller's environment."""
         return self._endpoint.worker_environ(worker_id, home)
 
     def record(self, job_id: str) -> Record:

@@ -29,7 +29,7 @@ class Supervisor:
     Above the minimum they are started as the knobs say, by the wait of jobs or by their number,
     and stopped when idle. Each has its own home in `directory`, with its log beside it, and
     with `own_cwd` its own working directory. `environ` returns the variables for a worker's id
-    and home; `say` is told, as a line of text, whatever happens without being asked for.
+    and home; `say` gets a line of text for each thing that happens by itself.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ def is_connected(request: web.Request) -> bool:
 
 
 async def send(request: web.Request, response: web.Response) -> None:
-    """Write an answer now, or meet a fault. Raises `ConnectionError` if that cannot be done."""
+    """Write an answer now, or let its fault happen. Raises `ConnectionError` if it cannot."""
     fault = request.get(FAULT)
     if fault is not None and not await fault.before_answer(request):
         return

@@ -32,7 +32,7 @@ FLAGS = [
 
 
 def find() -> str | None:
-    """Give the path of a Chromium, or None."""
+    """Return the path of a Chromium, or None."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next(filter(None, map(shutil.which, names)), None)
 
@@ -50,7 +50,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Give an order of the protocol, and wait for its result."""
+        """Send a command of the protocol, and wait for its result."""
         return self._runner.run(asyncio.wait_for(self._call(method, params), TIMEOUT_S))
 
     async def _call(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -73,7 +73,7 @@ class Page:
             self.problems.append(f"{about['entry']['text']} ({about['entry'].get('url')})")
 
     def evaluate(self, expression: str) -> Any:
-        """Give the value of a piece of JavaScript, once its promise is kept."""
+        """Return the value of a piece of JavaScript, once its promise is resolved."""
         result = self.call(
             "Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True
         )
@@ -95,7 +95,7 @@ class Page:
         self.wait_for("document.readyState === 'complete' && location.href !== 'about:blank'")
 
     def text(self, selector: str) -> str:
-        """Give the text of the first element, or "" if there is none."""
+        """Return the text of the first element, or "" if there is none."""
         return self.evaluate(f"document.querySelector({json.dumps(selector)})?.innerText ?? ''")
 
     def click(self, selector: str) -> None:

@@ -147,7 +147,7 @@ def test_second_signal(start) -> None:
 
 
 def test_killed_endpoint(start) -> None:
-    """A worker does not outlive an endpoint that is killed outright."""
+    """A worker does not outlive an endpoint that is killed."""
     run = start("--port", "0", "--", *QUICK)
     run.url()
     processes = run.descendants()
@@ -159,7 +159,7 @@ def test_killed_endpoint(start) -> None:
 
 
 def test_busy_port(start) -> None:
-    """A port in use is told in one sentence that names it and the flag to choose another."""
+    """A port in use gives one sentence that names it and the flag to choose another."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         run = start("--port", str(port), "--", *ECHO)
@@ -169,7 +169,7 @@ def test_busy_port(start) -> None:
 
 
 def test_worker_that_ends_early(start, tmp_path: Path) -> None:
-    """A worker that ends before it is ready is told with its code and the end of its log."""
+    """If a worker ends before it is ready, its code and the end of its log are shown."""
     seen = tmp_path / "seen"
     script = "import os, time\nprint('phase: loading weights', flush=True)\n"
     script += f"while not os.path.exists({str(seen)!r}): time.sleep(0.01)\n"
@@ -199,7 +199,7 @@ def test_wrong(capsys, arguments: list[str], sentence: str) -> None:
 
 
 def test_dead_worker_is_replaced(start) -> None:
-    """A worker that dies is told, and another takes its place and its job."""
+    """A worker that dies is reported, and another takes its place and its job."""
     run = start("--port", "0", "--", *QUICK)
     url = run.url()
     job = {"input": {"seconds": 0.5}}
@@ -214,7 +214,7 @@ def test_dead_worker_is_replaced(start) -> None:
 
 
 def test_scaling(start) -> None:
-    """With a range of workers they come with the jobs, go when idle, and all that is told."""
+    """With a range of workers they start with the jobs, stop when idle, and all is reported."""
     knob = ["--knob", "idle_timeout_s=0.2"]
     run = start("--port", "0", "--max-workers", "2", *knob, "--", *QUICK)
     url = run.url()

@@ -32,7 +32,7 @@ class Control:
 
 
 def test_state(house) -> None:
-    """The state tells of endpoint, health, workers and jobs, the newest first."""
+    """The state shows endpoint, health, workers and jobs, the newest first."""
     house.serve()
     customer, worker = house.customer(), house.worker()
     first = customer.run({"openai_route": "/v1/chat/completions"})
@@ -64,7 +64,7 @@ def test_state(house) -> None:
 
 
 def test_job(house) -> None:
-    """A job's page tells states, posts with their sizes, stops, late posts and raw requests."""
+    """A job's page shows states, posts with their sizes, stops, late posts and raw requests."""
     house.serve()
     customer, worker = house.customer(), house.worker()
     job_id = customer.run("x" * 1000)

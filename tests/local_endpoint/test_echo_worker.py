@@ -19,14 +19,14 @@ SENTENCE = [{"role": "user", "content": "hello big world"}]
 
 @pytest.fixture
 def client(echo: LocalEndpoint, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Give the SDK's own client."""
+    """Return the SDK's own client."""
     monkeypatch.setattr(runpod, "endpoint_url_base", echo.url.rsplit("/", 1)[0])
     return Client(echo.id, api_key=echo.api_key)
 
 
 @pytest.fixture
 def chat(echo: LocalEndpoint) -> Iterator[openai.OpenAI]:
-    """Give the official OpenAI client."""
+    """Return the official OpenAI client."""
     with openai.OpenAI(
         base_url=echo.openai_url, api_key=echo.api_key, timeout=15, max_retries=0
     ) as client:

@@ -18,7 +18,7 @@ LONG = {"yields": list(range(1000)), "pause_s": 0.02}
 
 
 def test_status(house) -> None:
-    """A fault answers so many requests of its route with its status, and then no more."""
+    """A fault answers a number of requests of its route with its status, and then no more."""
     house.serve()
     worker = house.worker()
     job_id = house.customer().run()

@@ -20,7 +20,7 @@ MB = 2**20
 
 @contextmanager
 def echoing(workers: int, concurrency: int) -> Iterator[LocalEndpoint]:
-    """Run so many echo workers, each of which takes so many jobs at once."""
+    """Run a number of echo workers, each of which takes `concurrency` jobs at once."""
     command = ["env", f"ECHO_CONCURRENCY={concurrency}", *ECHO]
     with local_endpoint.serve(command=command, min_workers=workers) as endpoint:
         yield endpoint
@@ -119,7 +119,7 @@ def test_memory(house, jobs: int) -> None:
 
 
 async def work(endpoint: LocalEndpoint, jobs: int, at_once: int = 8) -> None:
-    """Be customer and worker of so many jobs, each with a stream post and 20 KB of output."""
+    """Be customer and worker of a number of jobs, each with a stream post and 20 KB of output."""
     customer = {"Authorization": f"Bearer {endpoint.api_key}"}
     worker = {"Authorization": endpoint.worker_key}
     value = "x" * 10_000

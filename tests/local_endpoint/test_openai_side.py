@@ -199,7 +199,7 @@ def test_timeout(house) -> None:
 
 
 def test_lost_worker_midway(house) -> None:
-    """When a worker is lost after it has streamed, the answer ends and is not begun again."""
+    """When a worker is lost after it has streamed, the answer ends and does not start again."""
     house.serve()
     asking = ask(house, STREAM)
     worker = house.worker()

@@ -63,7 +63,7 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEndpoint
 
 @pytest.fixture
 def page(chromium: Page, endpoint: LocalEndpoint) -> Page:
-    """Give the page, freshly opened, once it knows of the worker."""
+    """Return the page, freshly opened, once it knows of the worker."""
     return opened(chromium, endpoint)
 
 
@@ -181,7 +181,7 @@ def test_stop(page: Page, endpoint: LocalEndpoint) -> None:
 
 
 def test_failure(page: Page) -> None:
-    """A failed job tells its reason in the chat and in its details."""
+    """A failed job shows its reason in the chat and in its details."""
     say(page, "fail")
     wait_for_answer(page)
     wait_for_row(page, "FAILED", "/v1/chat/completions")

@@ -30,7 +30,7 @@ def test_run_and_status(house) -> None:
 
 
 def test_failed(house) -> None:
-    """A failed job tells its error as the string which the worker sent."""
+    """A failed job shows its error as the string that the worker sent."""
     house.serve()
     customer, worker = house.customer(), house.worker()
     job_id = customer.run()
@@ -130,7 +130,7 @@ def test_retry(house) -> None:
 
 
 def test_purge(house) -> None:
-    """A purge tells how many queued jobs it removed."""
+    """A purge says how many queued jobs it removed."""
     house.serve()
     customer = house.customer()
     ids = [customer.run() for _ in range(3)]

@@ -64,7 +64,7 @@ def test_in_ten_seconds(route: str) -> None:
     ("in_queue", "workers", "is_let_in"), [(500, 1, True), (501, 1, False), (501, 2, True)]
 )
 def test_long_queue(in_queue: int, workers: int, is_let_in: bool) -> None:
-    """A queue that is long for its workers takes no more jobs, but tells of those in it."""
+    """A queue that is long for its workers takes no more jobs, but shows those in it."""
     limits = RateLimits(Clock())
     with (
         limits.request("run", 1, in_queue, workers) as run,

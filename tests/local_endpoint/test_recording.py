@@ -11,7 +11,7 @@ from local_endpoint.recording import POST_BYTES, Post, Recording, Request
 
 
 def test_record(house) -> None:
-    """The record of a job tells its times in order, and each post with its bytes and value."""
+    """The record of a job has its times in order, and each post with its bytes and value."""
     house.serve()
     before_s = time.monotonic()
     job_id = house.customer().run("in")

@@ -165,7 +165,7 @@ def test_stop_and_start() -> None:
 
 
 def test_stop_lets_the_job_end() -> None:
-    """A worker that is told to stop ends its job first, gets no other, and then leaves."""
+    """A worker that is told to stop ends its job first, gets no other, and then ends."""
     with running(least=1) as endpoint:
         job = endpoint.submit({"seconds": 0.3})
         wait_until(lambda: endpoint.workers()[0].jobs)
@@ -190,7 +190,7 @@ def test_grace() -> None:
 
 
 def test_bare_sigterm() -> None:
-    """After a bare SIGTERM a worker ends its job, leaves by itself, and is replaced."""
+    """After nothing but SIGTERM a worker finishes its job, ends by itself, and is replaced."""
     with running(least=1) as endpoint:
         job = endpoint.submit({"seconds": 0.3})
         wait_until(lambda: endpoint.workers()[0].jobs)
@@ -235,7 +235,7 @@ def test_orphaned_heartbeat() -> None:
     ],
 )
 def test_wrong_action(action, worker_id, options, sentence) -> None:
-    """What cannot be done is told in a sentence."""
+    """What cannot be done is refused with a sentence."""
     with running(least=0, most=1) as endpoint, pytest.raises(WorkerError, match=sentence):
         endpoint.act(action, worker_id, **options)
 

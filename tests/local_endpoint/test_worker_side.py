@@ -189,7 +189,7 @@ def test_stop(house) -> None:
 
 
 def test_ping(house) -> None:
-    """A heartbeat tells jobs and version, and can say that the worker is unhealthy."""
+    """A heartbeat names jobs and version, and can say that the worker is unhealthy."""
     house.serve()
     worker = house.worker()
     worker.ping("a", "b")
