@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-NUMBER = r"(\d+\.\d+\.\d+)"
+NUMBER = r"(\d+\.\d+\.\d+(?:rc\d+)?)"
 
 FACTS: dict[str, dict[str, str]] = {
     "the worker's version": {

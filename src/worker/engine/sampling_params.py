@@ -10,8 +10,10 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import (
     RepetitionDetectionParams,
     RequestOutputKind,
-    SamplingParams,
     StructuredOutputsParams,
+)
+from vllm.sampling_params import (
+    SamplingParams as SamplingParams,  # for others
 )
 
 from worker.errors import RequestError, invalid_parameter

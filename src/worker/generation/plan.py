@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 
-from vllm.sampling_params import SamplingParams
-
+from worker.engine.sampling_params import SamplingParams
 from worker.errors import invalid_parameter
 from worker.facts import Facts
 from worker.processor.order import Order
