@@ -119,7 +119,8 @@ def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Se
 
 def _wait_ready(served: Served) -> None:
     deadline_s = time.monotonic() + START_S
-    while not served.endpoint.workers():
+    # A start that failed talks to the endpoint too: it fails a waiting job.
+    while not (served.endpoint.workers() and "phase: ready" in served.log()):
         if served.process.poll() is not None:
             raise RuntimeError(f"the worker died at its start:\n{served.log()[-4000:]}")
         if time.monotonic() > deadline_s:

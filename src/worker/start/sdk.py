@@ -180,7 +180,7 @@ def fail_one_job(sentence: str) -> None:
         return
 
     async def start() -> NoReturn:
-        raise StartFailed(sentence)
+        raise StartFailed(sentence) from None  # else the SDK would show what failed before it
 
     def leave(code: int = 1) -> NoReturn:
         raise SystemExit(code)
