@@ -123,7 +123,7 @@ class LocalEndpoint:
         return self._await(call())
 
     def _await(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=10)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(timeout=60)
 
 
 @contextlib.contextmanager
