@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 def wait_until(
     condition: Callable[[], T],
-    timeout_s: float = 60.0,
+    timeout_s: float = 45.0,
     explain: Callable[[], object] = lambda: "it did not come",
 ) -> T:
     """Return what `condition` returns as soon as that is true; at the deadline the test fails."""
