@@ -13,13 +13,18 @@ from served import Served, serve
 
 pytestmark = pytest.mark.timeout(400)
 
-LONG = 250
+LONG = 450
 ENDLESS = {"max_tokens": LONG, "ignore_eos": True}
 
 
 def running_requests(served: Served) -> int:
+    return metric(served, "num_requests_running")
+
+
+def metric(served: Served, name: str) -> int:
+    """Return what vLLM itself counts."""
     metrics = served.run({"route": "/metrics"}).done[-1].value["output"][0]
-    found = re.search(r"^vllm:num_requests_running\{.*\} ([\d.]+)$", metrics, re.MULTILINE)
+    found = re.search(rf"^vllm:{name}\{{.*\}} ([\d.e+]+)$", metrics, re.MULTILINE)
     assert found is not None
     return round(float(found[1]))
 
@@ -32,32 +37,43 @@ def wait_until(condition, timeout_s: float = 60.0) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    ("given", "sequences"),
     [
-        {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS},
-        {"prompt": ["Hello", "you"], "sampling_params": ENDLESS | {"n": 2}},
-        {
-            "openai_route": "/v1/completions",
-            "openai_input": ENDLESS | {"prompt": "Hello", "stream": True},
-        },
-        {"openai_route": "/v1/completions", "openai_input": ENDLESS | {"prompt": "Hello"}},
+        ({"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}, 1),
+        ({"prompt": ["Hello", "you"], "sampling_params": ENDLESS | {"n": 2}}, 4),
+        (
+            {
+                "openai_route": "/v1/completions",
+                "openai_input": ENDLESS | {"prompt": "Hello", "stream": True},
+            },
+            1,
+        ),
+        ({"openai_route": "/v1/completions", "openai_input": ENDLESS | {"prompt": "Hello"}}, 1),
     ],
     ids=["native stream", "native", "openai stream", "openai"],
 )
-def test_a_stopped_job_stops_generating(smollm2: Served, given: dict[str, object]) -> None:
-    """A stopped job's request leaves the engine at once, and its neighbour goes on to its end."""
+def test_a_stopped_job_stops_generating(
+    smollm2: Served, given: dict[str, object], sequences: int
+) -> None:
+    """A stopped job's request leaves the engine at once, and its neighbour goes on to its end.
+
+    vLLM counts the tokens that it makes: had the request gone on, all of its would be there.
+    """
+    before = metric(smollm2, "generation_tokens_total")
     neighbour = smollm2.endpoint.submit(
         {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}
     )
     stopped = smollm2.endpoint.submit(given)
     wait_until(lambda: running_requests(smollm2) >= 2)
     cancel(smollm2, stopped)
-    wait_until(lambda: running_requests(smollm2) == 1, timeout_s=2.5)
-    record = smollm2.endpoint.wait_for_end(neighbour)
+    record = smollm2.endpoint.wait_for_end(neighbour, 60)
+    wait_until(lambda: running_requests(smollm2) == 0)
+    made = metric(smollm2, "generation_tokens_total") - before
 
     assert Status.COMPLETED == record.status
     assert LONG == record.stream[-1].value["usage"]["output"]
     assert () == smollm2.endpoint.record(stopped).done
+    assert LONG < made < LONG + LONG * sequences
 
 
 def cancel(served: Served, job_id: str) -> None:
@@ -73,6 +89,7 @@ def cancel(served: Served, job_id: str) -> None:
 
 def test_a_client_that_leaves_stops_its_job(smollm2: Served) -> None:
     """Closing an OpenAI stream ends the generation behind it."""
+    before = metric(smollm2, "generation_tokens_total")
     stream = smollm2.client.completions.create(
         model=smollm2.client.models.list().data[0].id,
         prompt="Hello",
@@ -83,7 +100,9 @@ def test_a_client_that_leaves_stops_its_job(smollm2: Served) -> None:
     next(iter(stream))
     stream.close()
 
-    wait_until(lambda: running_requests(smollm2) == 0, timeout_s=5)
+    wait_until(lambda: running_requests(smollm2) == 0)
+
+    assert metric(smollm2, "generation_tokens_total") - before < LONG
 
 
 def test_no_more_jobs_are_taken_than_wanted(unusual: Served) -> None:
