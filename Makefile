@@ -53,14 +53,16 @@ clients: setup ## install the real clients that the tests run, each in its own e
 # The worker runs on another version of RunPod's SDK with SDK=1.12.0 (or any other).
 OTHER_SDK = 1.12.0
 .cache/sdk/%:
-	@$(PY) -m pip install -qq --no-deps --target $@ runpod==$*
+	@rm -rf $@.part && $(PY) -m pip install -qq --no-deps --target $@.part runpod==$* && mv $@.part $@
 test test-all: export SDK_FOLDERS = $(CURDIR)/.cache/sdk/$(OTHER_SDK)
 test test-all: export PYTHONPATH = $(if $(SDK),$(CURDIR)/.cache/sdk/$(SDK))
 
-test: models clients .cache/sdk/$(or $(SDK),$(OTHER_SDK)) ## every test of the day; SDK=1.12.0: on another SDK
+SDKS = $(addprefix .cache/sdk/,$(sort $(OTHER_SDK) $(SDK)))
+
+test: models clients $(SDKS) ## every test of the day; SDK=1.12.0: on another SDK
 	@$(PY) -m pytest -q -m "not slow and not image"
 
-test-all: models clients ## every test, for the night
+test-all: models clients $(SDKS) ## every test, for the night
 	@$(PY) -m pytest -q -m "not image"
 
 # Another vLLM is put before the installed one; its platform is the CPU, whatever it was built for.

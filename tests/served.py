@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from typing import Any
 
 import openai
 import psutil
+import requests
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, Record
@@ -132,3 +134,25 @@ def text(record: Record) -> str:
     """Join what a native job wrote for its first choice."""
     yields = record.done[-1].value["output"]
     return "".join(token for one in yields for token in one["choices"][0]["tokens"])
+
+
+def metric(served: Served, name: str) -> int:
+    """Return what vLLM itself counts."""
+    metrics = served.run({"route": "/metrics"}).done[-1].value["output"][0]
+    found = re.search(rf"^vllm:{name}\{{.*\}} ([\d.e+]+)$", metrics, re.MULTILINE)
+    assert found is not None
+    return round(float(found[1]))
+
+
+def running_requests(served: Served) -> int:
+    return metric(served, "num_requests_running")
+
+
+def cancel(served: Served, job_id: str) -> None:
+    """Stop a job as RunPod's clients do."""
+    reply = requests.post(
+        f"{served.endpoint.url}/cancel/{job_id}",
+        headers={"Authorization": f"Bearer {served.endpoint.api_key}"},
+        timeout=10,
+    )
+    assert 200 == reply.status_code

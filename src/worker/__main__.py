@@ -36,7 +36,6 @@ def main() -> int:
         print(versions())
         return 0
     is_serving = not options.help and not options.check
-    tell = None
     try:
         environ = dict(os.environ)
         baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
@@ -52,17 +51,16 @@ def main() -> int:
             signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
             start.phase("importing vLLM")
         from worker.configuration.settings import help_text
-        from worker.start import sdk, serve
+        from worker.start import serve
 
         if options.help:
             print(f"{USAGE}\n\n{help_text()}")
         elif options.check:
             serve.check(environ, baked)
         else:
-            tell = sdk.fail_one_job
             serve.run(environ, baked, start)
     except (Exception, SystemExit) as error:
-        fail(error, tell)
+        fail(error)
     return 0
 
 

@@ -8,7 +8,10 @@ WorkerError
 """
 
 import json
+import logging
 from typing import Any
+
+log = logging.getLogger("worker")
 
 TYPES = {
     400: "BadRequestError",
@@ -92,6 +95,20 @@ class EngineDied(RequestError):  # noqa: N818 - it says what happened
             "Send the request again.",
             code=500,
         )
+
+
+def unforeseen(error: BaseException) -> RequestError:
+    """Log an error that is no word for a caller, and return what he is told instead."""
+    log.error("An answer failed in a way that nobody foresaw", exc_info=error)
+    return RequestError("The worker failed to answer this job.", code=500)
+
+
+def too_large(size_bytes: int, most_bytes: int) -> RequestError:
+    return RequestError(
+        f"The result has {size_bytes:,} bytes so far, and RunPod takes {most_bytes:,} "
+        "(MAX_RESULT_MB). Ask for fewer tokens, choices or logprobs.",
+        code=413,
+    )
 
 
 def no_tokenizer(name: str) -> RequestError:

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
-from worker.errors import RequestError
+from worker.errors import RequestError, too_large, unforeseen
 
 log = logging.getLogger("worker")
 
@@ -77,7 +77,7 @@ class Handler:
         try:
             while (items := await outbox.next()) is not None:
                 if outbox.sent_bytes > self._max_result_bytes:
-                    raise _too_large(outbox.sent_bytes, self._max_result_bytes)
+                    raise too_large(outbox.sent_bytes, self._max_result_bytes)
                 yield call.join(items)
         except RequestError as error:
             log.warning("job %s failed: %s", asked.job_id, error.message)
@@ -95,13 +95,4 @@ def _reason(ended: asyncio.Task[None]) -> RequestError | None:
         error = ended.exception()
     if error is None or isinstance(error, RequestError):
         return error
-    log.error("An answer failed in a way that nobody foresaw", exc_info=error)
-    return RequestError("The worker failed to answer this job.", code=500)
-
-
-def _too_large(size_bytes: int, most: int) -> RequestError:
-    return RequestError(
-        f"The result has {size_bytes:,} bytes so far, and RunPod takes {most:,} (MAX_RESULT_MB). "
-        "Ask for fewer tokens, choices or logprobs.",
-        code=413,
-    )
+    return unforeseen(error)

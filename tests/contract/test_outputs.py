@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from test_stops_and_deaths import running_requests, wait_until
 
 import models
 from local_endpoint import Record, Status
-from served import Served
+from served import Served, running_requests
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
-from test_stops_and_deaths import running_requests, wait_until
 
 from local_endpoint import Record, Status
-from served import Served, text
+from served import Served, cancel, running_requests, text
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -56,14 +55,6 @@ def message(record: Record) -> str:
 def posted(record: Record) -> str:
     """Return all that a stream of an OpenAI route posted."""
     return "".join(post.value for post in record.stream if isinstance(post.value, str))
-
-
-def cancel(served: Served, job_id: str) -> None:
-    requests.post(
-        f"{served.endpoint.url}/cancel/{job_id}",
-        headers={"Authorization": f"Bearer {served.endpoint.api_key}"},
-        timeout=10,
-    ).raise_for_status()
 
 
 def reports(served: Served) -> Path:

@@ -1,6 +1,5 @@
 """The basics of faults: stopped jobs, dead engines, bad starts."""
 
-import re
 import signal
 import time
 
@@ -9,31 +8,13 @@ import pytest
 
 import models
 from local_endpoint import Status
-from served import Served, serve
+from served import Served, cancel, metric, running_requests, serve
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
 LONG = 450
 ENDLESS = {"max_tokens": LONG, "ignore_eos": True}
-
-
-def running_requests(served: Served) -> int:
-    return metric(served, "num_requests_running")
-
-
-def metric(served: Served, name: str) -> int:
-    """Return what vLLM itself counts."""
-    metrics = served.run({"route": "/metrics"}).done[-1].value["output"][0]
-    found = re.search(rf"^vllm:{name}\{{.*\}} ([\d.e+]+)$", metrics, re.MULTILINE)
-    assert found is not None
-    return round(float(found[1]))
-
-
-def wait_until(condition, timeout_s: float = 60.0) -> None:
-    deadline_s = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(
@@ -74,17 +55,6 @@ def test_a_stopped_job_stops_generating(
     assert LONG == record.stream[-1].value["usage"]["output"]
     assert () == smollm2.endpoint.record(stopped).done
     assert LONG < made < LONG + LONG * sequences
-
-
-def cancel(served: Served, job_id: str) -> None:
-    import requests
-
-    reply = requests.post(
-        f"{served.endpoint.url}/cancel/{job_id}",
-        headers={"Authorization": f"Bearer {served.endpoint.api_key}"},
-        timeout=10,
-    )
-    assert 200 == reply.status_code
 
 
 def test_a_client_that_leaves_stops_its_job(smollm2: Served) -> None:

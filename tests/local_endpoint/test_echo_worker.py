@@ -8,11 +8,11 @@ import openai
 import pytest
 import runpod
 from runpod.endpoint import Endpoint as Client
-from waiting import wait_until
 from workers import ECHO
 
 import local_endpoint
 from local_endpoint import LocalEndpoint
+from waiting import wait_until
 
 SENTENCE = [{"role": "user", "content": "hello big world"}]
 

@@ -66,9 +66,9 @@ class Settings:
         Raises SettingsError with one sentence for each problem.
         """
         found = Findings()
-        said = values_said(environ)
+        said, of_build = values_said(environ), values_said(baked)
         own = {
-            **worker_variables(values_said(baked), IMAGE, found),
+            **worker_variables(of_build, IMAGE, found),
             **worker_variables(said, ENVIRONMENT, found),
         }
         above = {
@@ -76,8 +76,7 @@ class Settings:
             **retired_and_vllm(said, found),
             **extra_args(said, found),
         }
-        of_image = vllm_options(values_said(baked), IMAGE, found)
-        given = {**of_the_image(of_image, above, found), **above}
+        given = {**of_the_image(vllm_options(of_build, IMAGE, found), above, found), **above}
         imply(given, found)
         check_batches(own, found)
         check(given, found)

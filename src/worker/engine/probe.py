@@ -13,7 +13,7 @@ from worker.engine.causes import sentence
 from worker.errors import StartError
 from worker.processor.admission import Rules
 from worker.processor.order import Order
-from worker.processor.processor import PATH, Chain
+from worker.processor.processor import PATH
 from worker.processor.reports import Folder
 
 
@@ -39,22 +39,26 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
     return changed, ""
 
 
-async def why_not_live(client: Any, reports: Folder, died: Path) -> str:
-    """Ask for a token, then forbid it: return why the chain does not run, or nothing.
-
-    A processor that was not loaded would be missing without a word.
-    """
+def rules_of(client: Any) -> Rules:
+    """Return what of the running engine requests are judged by at admission."""
     config = client.vllm_config
     has_tokenizer = not config.model_config.skip_tokenizer_init
     on_cpu = config.device_config.device_type == "cpu"
     eos = config.model_config.try_get_generation_config().get("eos_token_id")
-    Chain.rules = Rules(
+    return Rules(
         is_v2=config.use_v2_model_runner,
         has_tokenizer=has_tokenizer,
         has_prompt_logprobs=config.lora_config is None or not on_cpu,
         tokenizer=client.get_tokenizer() if has_tokenizer else None,
         model_stop_ids=1 + len(eos if isinstance(eos, list) else []),
     )
+
+
+async def why_not_live(client: Any, reports: Folder, died: Path) -> str:
+    """Ask for a token, then forbid it: return why the chain does not run, or nothing.
+
+    A processor that was not loaded would be missing without a word.
+    """
 
     async def token(name: str, **others: Any) -> int:
         params = SamplingParams(

@@ -6,7 +6,6 @@ This is the one room that knows how vLLM 0.32 puts its server together
 
 import argparse
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -30,13 +29,12 @@ from vllm.tool_parsers import ToolParserManager
 
 from worker.engine import death
 from worker.engine.causes import sentence
-from worker.engine.probe import why_not_live, with_chain
-from worker.errors import EngineDied, RequestError, StartError
+from worker.engine.probe import rules_of, why_not_live, with_chain
+from worker.errors import EngineDied, RequestError, StartError, unforeseen
+from worker.processor.processor import Chain
 from worker.processor.reports import Folder
 
 DEATH_POLL_S = 0.25
-
-log = logging.getLogger("worker")
 
 
 @dataclass(frozen=True)
@@ -80,15 +78,15 @@ class Engine:
             return EngineDied()
         if isinstance(error, RequestError):
             return error
-        if isinstance(error, VLLMError) and not str(error) and error.__cause__ is not None:
-            return self.translate(Exception(str(error.__cause__)))
+        cause = error.__cause__
+        if isinstance(error, VLLMError) and not str(error) and isinstance(cause, Exception):
+            return self.translate(cause)
         if isinstance(error, ValidationError):
             first = error.errors(include_url=False)[0]
             where = clean_loc_for_param(first["loc"])
             return RequestError(f"{where}: {first['msg']}.", param=where)
         if not _is_vllms(error):
-            log.error("An answer failed in a way that nobody foresaw", exc_info=error)
-            return RequestError("The worker failed to answer this job.", code=500)
+            return unforeseen(error)
         info = create_error_response(error).error
         message = info.message.partition(" (parameter=")[0]  # which `param` says again
         return RequestError(message, code=info.code, type=info.type, param=info.param)
@@ -170,5 +168,7 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
             path.model_path = model
         children = set(psutil.Process().children(recursive=True)) - before
         await stack.enter_async_context(app.router.lifespan_context(app))
-        why_no_chain = why_no_chain or await why_not_live(client, reports, died)
+        if not why_no_chain:
+            Chain.rules = rules_of(client)
+            why_no_chain = await why_not_live(client, reports, died)
         yield Engine(client, app, tuple(children), reports, why_no_chain, died)

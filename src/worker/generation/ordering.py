@@ -21,7 +21,7 @@ def order_of(
     is_routine: bool,
     scores: int,
     logits: int,
-) -> "Order | None":
+) -> Order | None:
     """Return what the chain has to do, or None where vLLM's own fields are enough."""
     fields = {
         parameter.name: asked[parameter.name]
@@ -79,7 +79,7 @@ def _beyond_vllm(asked: Mapping[str, Any], facts: Facts) -> bool:
     )
 
 
-def chain_name(asked: Mapping[str, Any], order: "Order | None") -> str:
+def chain_name(asked: Mapping[str, Any], order: Order | None) -> str:
     """Return the parameter because of which a request needs the chain."""
     fields = order.fields if order else {}
     for name, value in asked.items():

@@ -38,8 +38,8 @@ class Plan:
     model asks for a least length, which then gives way to the job's.
     """
 
-    params: "SamplingParams"
-    order: "Order | None"
+    params: SamplingParams
+    order: Order | None
     has_length: bool
     is_least_inherited: bool
     max_length: int | None

@@ -23,7 +23,7 @@ class Turns:
 
     @asynccontextmanager
     async def taken(
-        self, order: "Order | None", *, is_costly: bool, sequences: int = 1
+        self, order: Order | None, *, is_costly: bool, sequences: int = 1
     ) -> AsyncIterator[None]:
         """Wait for the turn of so many sequences. Raises RequestError where it could never come."""
         async with AsyncExitStack() as stack:

@@ -176,7 +176,7 @@ class RouteCall:
         headers.append(("content-length", str(len(content))))
         return [(k.encode(), v.encode("latin-1", errors="replace")) for k, v in headers], content
 
-    def _finish(self, exchange: "Exchange", path: str, outbox: Outbox[Any]) -> None:
+    def _finish(self, exchange: Exchange, path: str, outbox: Outbox[Any]) -> None:
         if exchange.streams:
             for event in exchange.splitter.rest():
                 exchange.put(event)

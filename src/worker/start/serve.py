@@ -41,17 +41,18 @@ def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
 
 
 def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) -> NoReturn:
-    """Start a worker and answer jobs until the platform ends it. Raises StartError.
+    """Start a worker and answer jobs until the platform ends it, or say why it failed.
 
     `environ` is the environment as the user gave it, `baked` what the image was built with.
     """
     _log_to_stderr()
-    start.phase("reading the configuration")
-    settings, args = _settings(environ, baked)
     loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
     asyncio.set_event_loop(loop)
+    # Whatever fails ends the process inside the stack, whose end would wait for the engine's.
     with ExitStack() as stack:
         try:
+            start.phase("reading the configuration")
+            settings, args = _settings(environ, baked)
             with start.watched(settings.own.startup_timeout_s, lambda: leave(1)):
                 start.phase("fetching the model")
                 args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
@@ -64,10 +65,13 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
                 start.phase("warming up")
                 loop.run_until_complete(_warm_up(handler, engine, facts))
         except (Exception, SystemExit) as error:
-            fail(error, tell=sdk.fail_one_job)  # in here: the stack's end would wait for the engine
+            fail(error, tell=sdk.fail_one_job)
         start.phase("ready")
         print(start.report(), flush=True)
-        sdk.serve(handler.handle, loop, settings.own.max_concurrency)
+        try:
+            sdk.serve(handler.handle, loop, settings.own.max_concurrency)
+        except Exception as error:
+            fail(error)
         watch.cancel()
     leave(0)
 
@@ -95,11 +99,7 @@ def _settings(
 
 def _facts(settings: Settings, engine: Engine) -> Facts:
     config = engine.client.vllm_config
-    facts = facts_of(
-        config,
-        limits=settings.own,
-        why_no_chain=engine.why_no_chain,
-    )
+    facts = facts_of(config, limits=settings.own, why_no_chain=engine.why_no_chain)
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
