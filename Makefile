@@ -36,13 +36,13 @@ run: setup ## serve a model on this machine, behind a RunPod endpoint on this ma
 		$(ENDPOINT) -- $(PY) -m worker
 
 format: setup ## let ruff decide matters of taste
-	@$(PY) -m ruff format . && $(PY) -m ruff check --fix .
+	@$(PY) -m ruff format . && $(PY) -m ruff check --no-cache --fix .
 
 docs: setup ## rewrite the generated pages
 	@$(PY) docs/generate.py
 
 check: setup ## format, lint, types, generated pages, and what must agree
-	@$(PY) -m ruff format --check . && $(PY) -m ruff check . && $(PY) -m mypy
+	@$(PY) -m ruff format --check . && $(PY) -m ruff check --no-cache . && $(PY) -m mypy
 	@builder/lint/run.sh
 	@$(PY) builder/agree.py && $(PY) builder/sdk_only.py --check
 	@$(PY) docs/generate.py --check

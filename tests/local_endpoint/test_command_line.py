@@ -14,11 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
-from waiting import wait_until
 from workers import ECHO, QUICK
 
 from local_endpoint.__main__ import main
 from local_endpoint.progress import Progress
+from waiting import wait_until
 
 KEY = {"Authorization": "Bearer local-api-key"}
 

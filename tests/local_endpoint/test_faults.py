@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 import requests
-from waiting import wait_until
 from workers import ECHO
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint
+from waiting import wait_until
 
 LONG = {"yields": list(range(1000)), "pause_s": 0.02}
 

@@ -3,9 +3,9 @@ import json
 import openai
 import pytest
 import requests
-from waiting import wait_until
 
 from local_endpoint import Status
+from waiting import wait_until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 STREAM = {**CHAT, "stream": True}

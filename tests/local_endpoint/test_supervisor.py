@@ -9,7 +9,6 @@ from typing import Any
 
 import psutil
 import pytest
-from waiting import wait_until
 from workers import QUICK
 
 import local_endpoint
@@ -17,6 +16,7 @@ from local_endpoint import Knobs, LocalEndpoint, WorkerError, supervisor
 from local_endpoint.job import Policy
 from local_endpoint.jobs import Jobs
 from local_endpoint.supervisor import wanted_workers
+from waiting import wait_until
 
 
 @pytest.fixture(autouse=True)
