@@ -4,7 +4,6 @@ It needs no key, and `gate` lets only this machine use it.
 """
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -288,7 +287,7 @@ def _lines(endpoint: Endpoint) -> Iterator[bytes]:
 
 
 def _preview(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    text = value if isinstance(value, str) else wire.dump(value).decode()
     return text if len(text) <= PREVIEW else text[: PREVIEW - 1] + "…"
 
 

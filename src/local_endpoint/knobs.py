@@ -5,7 +5,7 @@ import difflib
 import typing
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 import msgspec
 
@@ -90,8 +90,10 @@ class Knobs:
     )
 
     # OpenAI side
-    openai_failed_status: int = _knob(
-        500, "assumed", "HTTP status for a job that failed before it sent anything"
+    openai_failed_status: int | Literal["code"] = _knob(
+        500,
+        "assumed",
+        "HTTP status for a job that failed before it sent anything; code: that of its error",
     )
     openai_timeout_s: float = _knob(300.0, "observed", "time for a whole answer")
     cancel_on_disconnect: bool = _knob(
@@ -105,6 +107,9 @@ class Knobs:
     # Limits
     max_body_run: int = _knob(10 * MB, "documented", "request and result of /run and /openai")
     max_body_sync: int = _knob(20 * MB, "documented", "request and result of /runsync")
+    max_depth: int = _knob(
+        900, "assumed", "how deep a request's JSON may be nested; the SDK loses jobs from about 980"
+    )
     max_stream_chunk: int = _knob(1 * MB, "documented", "one stream post")
     oversize_chunk: Literal["split", "reject", "allow"] = _knob(
         "split", "documented", "what happens to a larger one"
@@ -123,9 +128,11 @@ class Knobs:
         for name, kind in KINDS.items():
             value = getattr(self, name)
             try:
-                converted = msgspec.convert(value, FROM_0.get(kind, kind), strict=False)
-            except msgspec.ValidationError:
-                raise ValueError(f"{name}={value!r} is not {_wanted(kind)}") from None
+                converted = msgspec.convert(value, kind, strict=False)
+                if isinstance(converted, int | float) and not converted >= 0:
+                    raise ValueError
+            except ValueError:
+                raise ValueError(f"{name}={value!r} is not {_accepted(kind)}") from None
             object.__setattr__(self, name, converted)
 
     @classmethod
@@ -149,13 +156,11 @@ class Knobs:
 
 
 KINDS: dict[str, Any] = typing.get_type_hints(Knobs)
-# A knob of these types is never below zero.
-FROM_0 = {kind: Annotated[kind, msgspec.Meta(ge=0)] for kind in (float, int)}
 
 
 @dataclass(frozen=True)
 class Description:
-    """One knob, for people: `accepts` is a word for its type, or its choices."""
+    """One knob, for people: `accepts` says in words what it may be."""
 
     name: str
     accepts: str
@@ -166,11 +171,10 @@ class Description:
 
 def describe() -> list[Description]:
     """Describe every knob, in their order."""
-    words = {bool: "true, false", int: "whole number", float: "number"}
     return [
         Description(
             name=field.name,
-            accepts=words.get(KINDS[field.name]) or ", ".join(typing.get_args(KINDS[field.name])),
+            accepts=_accepted(KINDS[field.name]),
             default=field.default,
             basis=field.metadata["basis"],
             meaning=field.metadata["meaning"],
@@ -179,9 +183,12 @@ def describe() -> list[Description]:
     ]
 
 
-def _wanted(kind: Any) -> str:
+def _accepted(kind: Any) -> str:
     words = {bool: "true or false", int: "a whole number from 0 up", float: "a number from 0 up"}
-    return words.get(kind) or f"one of {', '.join(typing.get_args(kind))}"
+    if kind in words:
+        return words[kind]
+    parts = typing.get_args(kind)
+    return " or ".join(part if isinstance(part, str) else _accepted(part) for part in parts)
 
 
 def _hint(name: str) -> str:

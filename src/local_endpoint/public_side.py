@@ -119,7 +119,7 @@ class PublicSide(Side):
         except wire.TooLargeError as error:
             raise wire.RefusedError(str(error), self._knobs.oversize_request_status) from None
         try:
-            message = wire.parse(body)
+            message = wire.parse(body, self._knobs.max_depth)
         except ValueError as error:
             raise wire.RefusedError(f"the body is not JSON: {error}") from None
         if not isinstance(message, dict) or "input" not in message:

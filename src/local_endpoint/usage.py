@@ -17,7 +17,8 @@ def output_tokens(value: Any) -> int | None:
         found = _IN_TEXT.search(value, start) if start >= 0 else None
         return int(found[1]) if found else None
     if isinstance(value, list):
-        return next(filter(None, map(output_tokens, reversed(value))), None)
+        items = (item for item in reversed(value) if not isinstance(item, list))
+        return next(filter(None, map(output_tokens, items)), None)
     usage = value.get("usage") if isinstance(value, dict) else None
     if not isinstance(usage, dict):
         return None

@@ -1,14 +1,23 @@
 """What goes over the wire: JSON in and out, bodies with a limit, and who is still listening."""
 
 import json
+import re
 import select
-from typing import Any, NoReturn
+import sys
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any, NoReturn, TypeVar
 
 from aiohttp import web
 
 from local_endpoint.faults import FAULT
 
+T = TypeVar("T")
+R = TypeVar("R")
 BODY = web.RequestKey("body", bytes)  # set on a request once it is read
+DEEPEST = 10_000  # what is nested deeper is not read; ten times this would overflow the stack
+_TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _HUNG_UP = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
 
 
@@ -29,19 +38,41 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _decoder = json.JSONDecoder(parse_constant=_refuse_constant)
+_encoder = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
-def parse(body: bytes) -> Any:
+def parse(body: bytes, max_depth: int = DEEPEST) -> Any:
     """Read strict JSON, whatever the content type said. Raises `ValueError`."""
-    try:
-        return _decoder.decode(body.decode())
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    most = min(max_depth, DEEPEST)
+    if (depth := _depth(body, most)) > most:
+        raise ValueError(f"nested {depth:,} deep, more than the limit of {most:,} (max_depth)")
+    return _deeply(_decoder.decode, body.decode())
 
 
 def dump(value: Any) -> bytes:
-    # A lone surrogate is valid in JSON and not in UTF-8.
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(errors="replace")
+    """Write JSON. Half a surrogate pair is valid in JSON and not in UTF-8: it stays an escape."""
+    return _deeply(_encoder.encode, value).encode(errors="backslashreplace")
+
+
+def _depth(body: bytes, most: int) -> int:
+    """Return how deep JSON is nested, or 0 if that is surely not more than `most`."""
+    if body.count(b"[") + body.count(b"{") <= most:
+        return 0
+    brackets = _TEXTS.sub(b"", body).translate(None, _NO_BRACKETS)
+    return max(accumulate(1 if bracket in b"[{" else -1 for bracket in brackets), default=0)
+
+
+def _deeply(function: Callable[[T], R], value: T) -> R:
+    """Read or write a value that may be nested deeper than Python's functions may be."""
+    try:
+        return function(value)
+    except RecursionError:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + DEEPEST + 100)
+        try:
+            return function(value)
+        finally:
+            sys.setrecursionlimit(limit)
 
 
 async def read(request: web.Request, limit: int) -> bytes:
@@ -69,6 +100,10 @@ def reply(value: Any, status: int = 200) -> web.Response:
 
 def refuse(message: str, status: int) -> web.Response:
     return reply({"error": message}, status)
+
+
+def openai_error(message: str, kind: str = "invalid_request_error") -> dict[str, Any]:
+    return {"error": {"message": message, "type": kind}}
 
 
 def is_connected(request: web.Request) -> bool:

@@ -202,6 +202,7 @@ BAD = [
     ({"prompt": "x", "sampling_params": {"extra_args": {"a": 1}}}, "extra_args"),
     ({"prompt": "x", "sampling_params": {"best_of": 1, "n": 2}}, "best_of"),
     ({"prompt": ["fine", [99999]]}, "vocabulary"),
+    ({"prompt": "half a pair: \ud83d"}, "surrogate"),
     ({"prompt": [-1]}, "prompt"),
     ({"prompt": "x", "model": "nope"}, "adapter"),
     ({"prompt": "x", "model": 5}, "model must be"),

@@ -8,8 +8,20 @@ from local_endpoint.knobs import describe
 
 def test_parse() -> None:
     """Every kind of knob can be written as text."""
-    texts = ["rtt_ms=50", "models_input=null", "cancel_on_disconnect=false", "retain-jobs=7"]
-    expected = Knobs(rtt_ms=50.0, models_input="null", cancel_on_disconnect=False, retain_jobs=7)
+    texts = [
+        "rtt_ms=50",
+        "models_input=null",
+        "cancel_on_disconnect=false",
+        "retain-jobs=7",
+        "openai_failed_status=code",
+    ]
+    expected = Knobs(
+        rtt_ms=50.0,
+        models_input="null",
+        cancel_on_disconnect=False,
+        retain_jobs=7,
+        openai_failed_status="code",
+    )
 
     assert Knobs.parse(texts) == expected
 
@@ -22,7 +34,8 @@ def test_parse() -> None:
         ("rtt_ms=slow", "rtt_ms='slow' is not a number from 0 up"),
         ("retain_jobs=1.5", "retain_jobs='1.5' is not a whole number from 0 up"),
         ("cancel_on_disconnect=maybe", "cancel_on_disconnect='maybe' is not true or false"),
-        ("models_input=none", "models_input='none' is not one of absent, null, empty"),
+        ("models_input=none", "models_input='none' is not absent or null or empty"),
+        ("openai_failed_status=own", "'own' is not a whole number from 0 up or code"),
         ("rtt_ms=-1", "rtt_ms='-1' is not a number from 0 up"),
     ],
 )
