@@ -16,6 +16,7 @@ NO_BODY: dict[str, dict[str, Any]] = {
     "null": {"openai_input": None},
     "empty": {"openai_input": {}},
 }
+POSTED = frozenset({"v1/chat/completions", "v1/completions", "v1/embeddings"})
 
 
 class OpenAISide(Side):
@@ -26,17 +27,21 @@ class OpenAISide(Side):
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Run a request as a job, and answer what the job yields."""
+        if request.method in ("GET", "HEAD") and request.match_info["path"] in POSTED:
+            raise web.HTTPMethodNotAllowed(request.method, ["POST"])
         until_s = time.monotonic() + self._knobs.openai_timeout_s
         job_input: dict[str, Any] = {"openai_route": "/" + request.match_info["path"]}
         try:
             body = await wire.read(request, self._knobs.max_body_run)
             job_input |= (
-                {"openai_input": wire.parse(body)} if body else NO_BODY[self._knobs.models_input]
+                {"openai_input": wire.parse(body, self._knobs.max_depth)}
+                if body
+                else NO_BODY[self._knobs.models_input]
             )
         except wire.TooLargeError as error:
-            return _refuse(str(error), self._knobs.oversize_request_status)
+            return wire.reply(wire.openai_error(str(error)), self._knobs.oversize_request_status)
         except ValueError as error:
-            return _refuse(f"the body is not JSON: {error}", 400)
+            return wire.reply(wire.openai_error(f"the body is not JSON: {error}"), 400)
         question = job_input.get("openai_input")
         is_stream = isinstance(question, dict) and question.get("stream") is True
         job = self._jobs.submit(job_input, "openai", size=len(body))
@@ -91,15 +96,21 @@ class OpenAISide(Side):
     def _failure(self, job: Job) -> web.Response:
         if not job.status.is_final:
             self._jobs.cancel(job)
-            return _refuse("the job did not end in time", 504, "timeout_error")
+            return wire.reply(
+                wire.openai_error("the job did not end in time", "timeout_error"), 504
+            )
         error = job.run.error or f"the job ended as {job.status}"
         try:
             body = json.loads(error)
         except ValueError:
             body = None
         if not (isinstance(body, dict) and isinstance(body.get("error"), dict)):
-            body = _error(error, "server_error")
-        return wire.reply(body, self._knobs.openai_failed_status)
+            body = wire.openai_error(error, "server_error")
+        status = self._knobs.openai_failed_status
+        if status == "code":
+            code = body["error"].get("code")
+            status = code if isinstance(code, int) and 400 <= code <= 599 else 500
+        return wire.reply(body, status)
 
 
 def _as_yields(job: Job) -> list[Any]:
@@ -117,12 +128,4 @@ def _join(yields: list[Any]) -> bytes:
 
 def _as_bytes(value: Any) -> bytes:
     """Return a string as it is, and anything else as JSON."""
-    return value.encode(errors="replace") if isinstance(value, str) else wire.dump(value)
-
-
-def _error(message: str, kind: str) -> dict[str, Any]:
-    return {"error": {"message": message, "type": kind}}
-
-
-def _refuse(message: str, status: int, kind: str = "invalid_request_error") -> web.Response:
-    return wire.reply(_error(message, kind), status)
+    return value.encode(errors="backslashreplace") if isinstance(value, str) else wire.dump(value)

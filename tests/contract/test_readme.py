@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import openai
 import pytest
 
+from local_endpoint import Knobs
 from served import Served
 
 README = Path(__file__).parents[2] / "README.md"
@@ -59,6 +61,29 @@ def test_the_curl_example(smollm2: Served) -> None:
     assert shown["status"] == reply["status"]
     assert shown["output"][0].keys() == reply["output"][0].keys()
     assert shown["output"][0]["choices"][0].keys() == reply["output"][0]["choices"][0].keys()
+
+
+def test_what_it_says_of_failures(smollm2: Served) -> None:
+    """A failed request is a 500 with the worker's own code, and three jobs where it is repeated."""
+    model = smollm2.client.models.list().data[0].id
+    wrong = {"messages": [{"role": "user", "content": "Hello"}], "model": model}
+    jobs = len(smollm2.endpoint.records())
+    with pytest.raises(openai.InternalServerError) as caught:
+        smollm2.client.with_options(max_retries=2).chat.completions.create(**wrong, temperature=-1)
+    repeated = len(smollm2.endpoint.records()) - jobs
+    with pytest.raises(openai.InternalServerError) as unknown:
+        smollm2.client.chat.completions.create(**wrong | {"model": "unknown"})
+    once = len(smollm2.endpoint.records()) - jobs - repeated
+    smollm2.endpoint.set_knobs(openai_failed_status="code")
+    try:
+        with pytest.raises(openai.BadRequestError):
+            smollm2.client.chat.completions.create(**wrong, temperature=-1)
+    finally:
+        smollm2.endpoint.set_knobs(openai_failed_status=Knobs().openai_failed_status)
+
+    assert (caught.value.body["code"], unknown.value.body["code"]) == (400, 404)
+    assert "temperature" in caught.value.body["message"]
+    assert (repeated, once) == (3, 1)
 
 
 def test_the_commands_exist() -> None:

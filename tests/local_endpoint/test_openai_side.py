@@ -130,6 +130,35 @@ def test_failed_status(house) -> None:
     assert (asking.result().status_code, asking.result().json()) == (200, expected)
 
 
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        ('{"error": {"message": "m", "code": 400}}', openai.BadRequestError),
+        ('{"error": {"message": "m", "code": 404}}', openai.NotFoundError),
+        (
+            '{"error": {"message": "m", "code": "context_length_exceeded"}}',
+            openai.InternalServerError,
+        ),
+        ('{"error": {"message": "m", "code": 200}}', openai.InternalServerError),
+        ("m", openai.InternalServerError),
+    ],
+)
+@pytest.mark.parametrize("body", [CHAT, STREAM])
+def test_failed_with_its_code(house, body: dict, error: str, kind: type) -> None:
+    """With the knob at `code` the HTTP status is that of the error, where it names one."""
+    house.serve(openai_failed_status="code")
+    worker = house.worker()
+    with openai.OpenAI(
+        base_url=house.endpoint.openai_url, api_key=house.endpoint.api_key, max_retries=0
+    ) as client:
+        asking = house.later(lambda: client.chat.completions.create(**body, timeout=10))
+        worker.done(worker.take()["id"], error=error)
+        with pytest.raises(openai.APIStatusError) as caught:
+            asking.result()
+
+    assert (type(caught.value), caught.value.body["message"]) == (kind, "m")
+
+
 def test_failed_midway(house) -> None:
     """When a job fails after it has streamed, the answer ends after what was sent."""
     house.serve()
