@@ -17,6 +17,9 @@ from local_endpoint.recording import Request, without_secrets
 
 Answer = web.StreamResponse
 Handler = Callable[[web.Request], Awaitable[Answer]]
+NO_KEY = "the key is missing: send it in the header Authorization: Bearer <key>"
+WRONG_KEY = "the key in the header Authorization: Bearer <key> is not this endpoint's"
+ASK_FOR_KEY = {"WWW-Authenticate": "Bearer"}
 POSTS = frozenset({"job-stream", "job-done"})
 
 
@@ -37,14 +40,14 @@ class Gate:
             return wire.refuse(why_not, 403) if why_not else await self._answer(request, handler)
         _, version, endpoint_id, route, *_ = f"{request.path}////".split("/", 4)
         if (version, endpoint_id) != ("v2", endpoint.id):
-            return wire.refuse("endpoint not found", 404)
+            return self._no_such(request, "endpoint")
         is_worker = route in worker_side.ROUTES
         key = endpoint.worker_key if is_worker else endpoint.api_key
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if not given and endpoint.knobs.x_api_key and not is_worker:
             given = request.headers.get("x-api-key", "")
         if not hmac.compare_digest(given.encode(errors="replace"), key.encode()):
-            return wire.refuse("unauthorized", 401)
+            return _refuse(request, NO_KEY if not given else WRONG_KEY, 401, **ASK_FOR_KEY)
         return await (self._worker if is_worker else self._customer)(request, handler, route)
 
     async def _worker(self, request: web.Request, handler: Handler, route: str) -> Answer:
@@ -74,9 +77,7 @@ class Gate:
         scale = self._endpoint.knobs.rate_limits
         with self._limits.request(route, scale, jobs.in_queue, workers) as refusal:
             if refusal is not None:
-                answer = wire.refuse("too many requests", 429)
-                answer.headers.update(refusal)
-                return answer
+                return _refuse(request, "too many requests", 429, **refusal)
             return await self._with_faults(request, handler, route)
 
     async def _with_faults(self, request: web.Request, handler: Handler, route: str) -> Answer:
@@ -102,10 +103,33 @@ class Gate:
         """Answer a request; what is wrong with it becomes a sentence in JSON."""
         try:
             return await handler(request)
+        except web.HTTPMethodNotAllowed as error:
+            methods = " or ".join(sorted(error.allowed_methods - {"HEAD"}))
+            sentence = f"this address takes {methods}, and this was {request.method}"
+            return _refuse(request, sentence, 405, Allow=error.headers["Allow"])
+        except web.HTTPNotFound:
+            return self._no_such(request, "route")
         except web.HTTPException as error:
-            return wire.refuse(error.reason.lower(), error.status)
+            return _refuse(request, error.reason.lower(), error.status)
         except wire.RefusedError as error:
-            return wire.refuse(str(error), error.status)
+            return _refuse(request, str(error), error.status)
+
+    def _no_such(self, request: web.Request, what: str) -> web.Response:
+        """Refuse a request to an address that is none, with the one that was likely meant."""
+        base = f"{request.scheme}://{request.host}/v2/{self._endpoint.id}"
+        _, is_openai, path = request.path.rpartition("/v1/")
+        right = f"{base}/run, or {base}/openai/v1 for OpenAI's clients"
+        if is_openai:
+            right = f"{base}/openai/v1/{path}"
+        return _refuse(request, f"no {what} is at this address; try {right}", 404)
+
+
+def _refuse(request: web.Request, sentence: str, status: int, **headers: str) -> web.Response:
+    """Refuse a request in the shape that its client reads."""
+    is_openai = "/openai/" in request.path or "/v1/" in request.path
+    answer = wire.reply(wire.openai_error(sentence) if is_openai else {"error": sentence}, status)
+    answer.headers.update(headers)
+    return answer
 
 
 def _why_not_local(request: web.Request) -> str | None:
