@@ -210,7 +210,11 @@ def _row(job: Job, now_s: float) -> dict[str, Any]:
     tokens = run.tokens if run.tokens is not None else run.events or None
     last_s = run.last_post_s if not job.status.is_final else run.ended_s
     running_s = last_s - run.taken_s if last_s is not None and run.taken_s is not None else 0.0
-    first_s = run.first_post_s
+    is_failed = job.status in (Status.FAILED, Status.TIMED_OUT)
+    rate = tokens / running_s if tokens and running_s > 0 and not is_failed else None
+    # An answer that comes whole has no first token: its first post is all of it.
+    has_first = run.chunk_count > (not (job.is_stream or run.events)) and (tokens or not is_failed)
+    first_s = run.first_post_s if has_first else None
     return {
         "id": job.id,
         "kind": job.kind,
@@ -220,7 +224,7 @@ def _row(job: Job, now_s: float) -> dict[str, Any]:
         "time_to_first_token_s": None if first_s is None else _round(first_s - job.submitted_s),
         "tokens": tokens,
         "tokens_reported": run.tokens is not None,
-        "tokens_per_s": round(tokens / running_s, 1) if tokens and running_s > 0 else None,
+        "tokens_per_s": None if rate is None else round(rate, 1),
         "posts": run.posts,
         "bytes": run.post_bytes,
         "submitted_s_ago": _round(now_s - job.submitted_s),

@@ -116,11 +116,15 @@ class Gate:
 
     def _no_such(self, request: web.Request, what: str) -> web.Response:
         """Refuse a request to an address that is none, with the one that was likely meant."""
-        base = f"{request.scheme}://{request.host}/v2/{self._endpoint.id}"
+        origin = f"{request.scheme}://{request.host}"
+        base = f"{origin}/v2/{self._endpoint.id}"
         _, is_openai, path = request.path.rpartition("/v1/")
-        right = f"{base}/run, or {base}/openai/v1 for OpenAI's clients"
         if is_openai:
             right = f"{base}/openai/v1/{path}"
+        elif request.path.startswith("/control/"):
+            right = f"{origin}/control/state"
+        else:
+            right = f"{base}/run, or {base}/openai/v1 for OpenAI's clients"
         return _refuse(request, f"no {what} is at this address; try {right}", 404)
 
 

@@ -70,6 +70,12 @@ class Job:
     run: Run = field(default_factory=Run)
 
     @property
+    def is_stream(self) -> bool:
+        """Whether it asks for its answer in pieces, in any of the dialects."""
+        question = self.input.get("openai_input", self.input) if isinstance(self.input, dict) else 0
+        return isinstance(question, dict) and question.get("stream") is True
+
+    @property
     def weight(self) -> int:
         """The bytes that it keeps in memory, as far as its values make them."""
         return self.size + self.run.chunk_bytes + self.run.result_bytes

@@ -42,11 +42,9 @@ class OpenAISide(Side):
             return wire.reply(wire.openai_error(str(error)), self._knobs.oversize_request_status)
         except ValueError as error:
             return wire.reply(wire.openai_error(f"the body is not JSON: {error}"), 400)
-        question = job_input.get("openai_input")
-        is_stream = isinstance(question, dict) and question.get("stream") is True
         job = self._jobs.submit(job_input, "openai", size=len(body))
         try:
-            if is_stream:
+            if job.is_stream:
                 return await self._stream(request, job, until_s)
             return await self._whole(job, until_s)
         except (asyncio.CancelledError, ConnectionError):  # the client is gone

@@ -26,5 +26,10 @@ def output_tokens(value: Any) -> int | None:
 
 
 def events(value: Any) -> int:
-    """Count the SSE events with JSON in a yielded text: about the tokens, if none are reported."""
-    return value.count("data: {") if isinstance(value, str) else 0
+    """Count the SSE events with JSON in a yielded text: about the tokens, if none are reported.
+
+    An error is none.
+    """
+    if not isinstance(value, str):
+        return 0
+    return value.count("data: {") - value.count('data: {"error"')

@@ -63,6 +63,42 @@ def test_state(house) -> None:
     assert state["knobs"]["take_hold_s"] == 5.0
 
 
+EVENT = 'data: {"choices": []}\n\n'
+ERROR = 'data: {"error": {"message": "no"}}\n\n'
+
+
+@pytest.mark.parametrize(
+    ("job_input", "yields", "end", "has_first", "has_rate"),
+    [
+        ({}, [EVENT], {"output": []}, True, True),
+        ({"stream": True}, [{"usage": {"output": 3}}], {"output": []}, True, True),
+        ({"openai_input": {"stream": True}}, ["x"], {"output": []}, True, False),
+        ({}, [{"usage": {"output": 3}}], {"output": []}, False, True),
+        ({}, ["a", "b"], {"output": []}, True, False),
+        ("text", ["a"], {"output": []}, False, False),
+        ({}, [], {"output": {"usage": {"output": 3}}}, False, True),
+        ({"stream": True}, [], {"error": "no"}, False, False),
+        ({"stream": True}, [ERROR], {"error": "no"}, False, False),
+        ({"stream": True}, [EVENT, EVENT, ERROR], {"error": "no"}, True, False),
+    ],
+)
+def test_numbers(
+    house, job_input, yields: list, end: dict, has_first: bool, has_rate: bool
+) -> None:
+    """A whole answer has no first token, and a failed one no rate."""
+    house.serve()
+    job_id = house.customer().run(job_input)
+    worker = house.worker()
+    worker.take()
+    for value in yields:
+        worker.stream(job_id, value)
+    worker.done(job_id, **end)
+    (job,) = Control(house.endpoint).get("state")["jobs"]
+
+    shown = [job[key] is not None for key in ("time_to_first_token_s", "tokens_per_s")]
+    assert shown == [has_first, has_rate]
+
+
 def test_job(house) -> None:
     """A job's page shows states, posts with their sizes, stops, late posts and raw requests."""
     house.serve()
@@ -145,7 +181,7 @@ def test_knobs(house) -> None:
     described = {knob["name"]: knob for knob in control.get("knobs")["knobs"]}
     assert described["take_hold_s"]["value"] == 1000.0
     assert described["take_hold_s"]["default"] == 20.0
-    assert described["ttl_mode"]["accepts"] == "delete, timed_out"
+    assert described["ttl_mode"]["accepts"] == "delete or timed_out"
     changed = control("PUT", "knobs", {"take_hold_s": 0, "late_post_status": 404}).json()
     assert changed["knobs"]["take_hold_s"] == 0
 
@@ -163,8 +199,8 @@ def test_knobs(house) -> None:
         ("PUT", "knobs", {"rtt": 1}, 400, "did you mean rtt_ms"),
         ("PUT", "knobs", {"rtt_ms": "slow"}, 400, "rtt_ms='slow' is not a number"),
         ("POST", "workers", {"action": "start"}, 409, "no workers are started here"),
-        ("GET", "nothing", None, 404, "not found"),
-        ("POST", "state", {}, 405, "method not allowed"),
+        ("GET", "nothing", None, 404, "/control/state"),
+        ("POST", "state", {}, 405, "takes GET"),
     ],
 )
 def test_wrong(house, method: str, path: str, body: Any, status: int, sentence: str) -> None:

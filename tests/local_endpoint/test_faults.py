@@ -68,7 +68,7 @@ def test_delay(house, delay: str) -> None:
     """A post can be late on its way to the endpoint, or its answer on the way back."""
     house.serve()
     worker = house.worker()
-    job_id = house.customer().run()
+    job_id = house.customer().run({"stream": True})
     worker.take()
     house.endpoint.faults.add("job-stream", **{delay: 200})
     worker.stream(job_id, "x")

@@ -68,6 +68,8 @@ def page(chromium: Page, endpoint: LocalEndpoint) -> Page:
 
 
 def opened(page: Page, endpoint: LocalEndpoint) -> Page:
+    page.open(origin(endpoint))
+    page.evaluate("sessionStorage.clear()")  # of the test before
     page.problems.clear()
     page.hosts.clear()
     page.open(origin(endpoint))
@@ -189,6 +191,8 @@ def test_failure(page: Page) -> None:
     page.wait_for("document.querySelector('#job .error')")
 
     assert page.text(".turn .error") == "as you wish"
+    assert "failed after" in page.text(".turn small")
+    assert "tokens" not in page.text(".turn small") + page.text("#job")
     assert page.text("#job .error") == "as you wish"
     assert "FAILED" in page.text("#job .steps")
 
@@ -351,20 +355,67 @@ def test_stopped(chromium: Page) -> None:
     page.wait_for("document.querySelector('#connection').textContent === 'endpoint stopped'")
 
 
-def test_phone(page: Page) -> None:
-    """On a phone nothing is wider than the screen."""
-    page.call(
-        "Emulation.setDeviceMetricsOverride",
-        width=360,
-        height=740,
-        deviceScaleFactor=2,
-        mobile=True,
-    )
-    page.wait_for("innerWidth === 360")
-    wide = page.evaluate("document.documentElement.scrollWidth")
-    page.call("Emulation.clearDeviceMetricsOverride")
+WIDER_THAN_ITS_PANEL = """
+    [...document.querySelectorAll("header, main, .panel, .scroll, #worker-list li, #job")]
+        .filter((node) => node.scrollWidth > node.clientWidth)
+        .map((node) => `${node.tagName} ${node.id}: ${node.scrollWidth} > ${node.clientWidth}`)
+"""
 
-    assert wide == 360
+
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_fits(house, chromium: Page, width: int) -> None:
+    """On a desk and on a phone nothing is wider than its panel, however long the names are."""
+    endpoint = house.serve(rtt_ms=0)
+    customer, worker = house.customer(), house.worker("a-worker-with-a-very-long-name-0123456789")
+    for route in ("v1/chat/completions", "v1/" + "a/very/long/route/name" * 5):
+        asking = house.later(customer.post, f"openai/{route}", {"stream": True})
+        job_id = worker.take()["id"]
+        worker.stream(job_id, "data: {}")
+        worker.done(job_id, output=[])
+        asking.result()
+    customer.run()
+    worker.take()
+    house.worker("w2").ping("a", "b")
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    chromium.call("Emulation.setDeviceMetricsOverride", **size)
+    try:
+        page = opened(chromium, endpoint)
+        page.wait_for(f"innerWidth === {width}")
+        page.wait_for("document.querySelectorAll('#job-rows tr').length === 3")
+        page.click("#job-rows tr:last-child button")
+        page.wait_for("document.querySelector('#job svg')")
+        wide = page.evaluate(WIDER_THAN_ITS_PANEL)
+        whole = page.evaluate("document.documentElement.scrollWidth")
+        rate = "document.querySelector('#job-rows td:nth-child(5)').getBoundingClientRect()"
+        right = page.evaluate(f"{rate}.right")
+    finally:
+        chromium.call("Emulation.clearDeviceMetricsOverride")
+
+    assert (whole, wide) == (width, [])
+    assert 0 < right <= width
+
+
+def test_reload(page: Page, endpoint: LocalEndpoint) -> None:
+    """A reload keeps the conversation, and the next question carries it."""
+    for words in ("first", "fail", "second"):
+        say(page, words)
+        wait_for_answer(page)
+    before = page.text("#messages")
+    page.open(origin(endpoint))
+    page.wait_for("document.querySelectorAll('.turn').length")
+    after = page.text("#messages")
+    say(page, "third")
+    wait_for_answer(page)
+    question = endpoint.records()[-1].input["openai_input"]
+    page.click("#new-chat")
+    page.open(origin(endpoint))
+
+    assert after == before
+    assert "as you wish" in after
+    assert [message["content"].strip() for message in question["messages"]] == [
+        *("first", "first", "second", "second", "third")
+    ]
+    assert page.evaluate("document.querySelectorAll('.turn').length") == 0
 
 
 def test_keyboard(page: Page) -> None:

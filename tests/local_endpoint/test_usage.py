@@ -25,6 +25,7 @@ def test_output_tokens(value, tokens) -> None:
 
 
 def test_events() -> None:
-    """Where nothing is reported, events with JSON are counted, and DONE is none of them."""
+    """Where nothing is reported, events with JSON are counted, but neither DONE nor an error."""
+    assert events('data: {"a":1}\n\ndata: {"error": {"code": 400}}\n\ndata: [DONE]\n\n') == 1
     assert events('data: {"a":1}\n\ndata: {"b":2}\n\ndata: [DONE]\n\n') == 2
     assert events({"a": 1}) == 0

@@ -61,18 +61,25 @@ export class Watch {
   #start = performance.now();
   #first = null;
   #last = null;
-  tokens = 0;
+  pieces = 0;
 
-  token(count = 1) {
+  piece() {
     this.#last = performance.now();
     this.#first ??= this.#last;
-    this.tokens += count;
+    this.pieces += 1;
   }
 
-  text(tokens = this.tokens) {
-    if (this.#first === null) return duration((performance.now() - this.#start) / 1000);
+  whole() {
+    return duration((performance.now() - this.#start) / 1000);
+  }
+
+  /** Say how it went; without `tokens`, as the worker counts them, by the pieces that came. */
+  text(tokens) {
+    if (this.#first === null) return this.whole();
     const parts = [`first token ${duration((this.#first - this.#start) / 1000)}`];
-    parts.push(`${tokens} token${tokens === 1 ? "" : "s"}`);
+    const about = tokens === undefined ? "about " : "";
+    tokens ??= this.pieces;
+    parts.push(`${about}${tokens} token${tokens === 1 ? "" : "s"}`);
     const seconds = (this.#last - this.#first) / 1000;
     if (tokens > 1 && seconds > 0.02) parts.push(`${Math.round((tokens - 1) / seconds)} tokens/s`);
     return parts.join(" · ");

@@ -7,6 +7,7 @@ import * as snippets from "./snippets.js";
 const CHAT_ROUTE = "openai/v1/chat/completions";
 const IDEAS = ["Tell me in two sentences what the Moon is.", "Count to thirty.", "Write a haiku."];
 const POLL_MS = 300;
+const TURNS = "chat.turns"; // in the session's storage: a reload keeps the conversation
 
 export function start() {
   const panels = { chat: chat($("#chat")), native: native($("#native")), raw: raw($("#raw")) };
@@ -77,8 +78,14 @@ function runs(form, task) {
 function chat(form) {
   const { model, system, text, temperature, max_tokens, top_p, seed, stop } = form.elements;
   const log = $("#messages", form);
-  let turns = [];
+  let shown = []; // what was asked, with its answer and how that ended
   let models = null;
+
+  const keep = () => sessionStorage.setItem(TURNS, JSON.stringify(shown));
+  const turns = () => shown.filter(({ isWhole }) => isWhole).flatMap(({ question, words }) => [
+    { role: "user", content: question },
+    { role: "assistant", content: words },
+  ]);
 
   const request = (messages) => ({
     ...(model.value && { model: model.value }),
@@ -117,22 +124,19 @@ function chat(form) {
     if (!question) return;
     await Promise.race([loadModels(), new Promise((done) => setTimeout(done, 2000))]);
     text.value = "";
-    $(".hello", log)?.remove();
-    const thought = h("p", { class: "thought", hidden: true });
-    const words = h("p", { class: "words" });
-    const facts = h("small", {}, "waiting …");
-    const turn = h("div", { class: "turn assistant busy" }, thought, words, facts);
-    log.append(h("div", { class: "turn user" }, h("p", {}, question)), turn);
+    const about = { question, thought: "", words: "", facts: "interrupted", isWhole: false };
+    shown.push(about);
+    const [turn, thought, words, facts] = draw(about);
+    turn.classList.add("busy");
     const watch = new Watch();
-    const clock = setInterval(() => watch.tokens || write(facts, `waiting … ${watch.text()}`), 100);
-    let [reason, usage, isWhole] = [null, null, false];
-    log.scrollTop = log.scrollHeight;
+    const clock = setInterval(() => watch.pieces || write(facts, `waiting … ${watch.whole()}`), 100);
+    let [reason, usage] = [null, null];
     try {
-      const body = request([...turns, { role: "user", content: question }]);
+      const body = request([...turns(), { role: "user", content: question }]);
       const response = await send(CHAT_ROUTE, body, { signal });
       for await (const { data } of events(response.body)) {
-        isWhole = data === "[DONE]";
-        if (isWhole) break;
+        about.isWhole = data === "[DONE]";
+        if (about.isWhole) break;
         const part = JSON.parse(data);
         if (part.error) throw new Error(sentence(part));
         usage = part.usage ?? usage;
@@ -145,25 +149,41 @@ function chat(form) {
         const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
         words.append(said);
         thought.append(thinks);
-        thought.hidden = !thought.textContent;
-        watch.token();
+        [about.words, about.thought] = [words.textContent, thought.textContent];
+        thought.hidden = !about.thought;
+        watch.piece();
         write(facts, watch.text());
         if (follows) log.scrollTop = log.scrollHeight;
       }
-      if (!isWhole) throw new Error("The stream ended without [DONE]: its job may tell why.");
-      turns = body.messages.filter(({ role }) => role !== "system");
-      turns.push({ role: "assistant", content: words.textContent });
+      if (!about.isWhole) throw new Error("The stream ended without [DONE]: its job may tell why.");
     } catch (error) {
       if (signal.aborted) reason = "stopped";
-      else turn.append(problem(error.message));
-      turn.classList.toggle("broken", !signal.aborted);
+      else turn.append(problem((about.problem = error.message)));
     } finally {
       clearInterval(clock);
       turn.classList.remove("busy");
-      const spoken = watch.tokens ? watch.text(usage?.completion_tokens) : "";
-      write(facts, [spoken, reason].filter(Boolean).join(" · "));
+      const spoken = watch.pieces ? watch.text(usage?.completion_tokens) : "";
+      about.facts = about.problem
+        ? `failed after ${watch.whole()}`
+        : [spoken, reason].filter(Boolean).join(" · ");
+      write(facts, about.facts);
+      keep();
       log.scrollTop = log.scrollHeight;
     }
+  }
+
+  /** Show a question with its answer, and return the elements that an answer grows in. */
+  function draw({ question, thought, words, facts, problem: wrong }) {
+    $(".hello", log)?.remove();
+    const parts = [
+      h("p", { class: "thought", hidden: !thought }, thought),
+      h("p", { class: "words" }, words),
+      h("small", {}, facts),
+    ];
+    const turn = h("div", { class: "turn assistant" }, parts, wrong && problem(wrong));
+    log.append(h("div", { class: "turn user" }, h("p", {}, question)), turn);
+    log.scrollTop = log.scrollHeight;
+    return [turn, ...parts];
   }
 
   const halt = runs(form, answer);
@@ -175,12 +195,16 @@ function chat(form) {
   });
   $("#new-chat").addEventListener("click", () => {
     halt();
-    [turns, models] = [[], null];
+    [shown, models] = [[], null];
+    keep();
     greet();
     text.focus();
   });
   greet();
-  const next = () => [...turns, { role: "user", content: text.value || IDEAS[0] }];
+  shown = JSON.parse(sessionStorage.getItem(TURNS)) ?? [];
+  shown.forEach(draw);
+  addEventListener("pagehide", () => $(".busy", log) && keep());
+  const next = () => [...turns(), { role: "user", content: text.value || IDEAS[0] }];
   return { request: () => request(next()) };
 }
 
@@ -255,12 +279,15 @@ function native(form) {
   runs(form, async (signal) => {
     const result = card($(".answer", form));
     const watch = new Watch();
-    const clock = setInterval(() => result.facts(watch.text()), 100);
+    let [tokens, ended] = [undefined, "done"];
+    const facts = () => (tokens === undefined ? watch.whole() : watch.text(tokens));
+    const clock = setInterval(() => result.facts(facts()), 100);
     try {
       const { input } = request();
       if (mode.value === "runsync") {
         const view = await ask("runsync", { input }, { signal });
         if (view.output !== undefined) result.text(reading([view.output].flat()));
+        if (view.error) ended = "failed";
         return result.status(view);
       }
       const { id } = await ask("run", { input });
@@ -272,16 +299,20 @@ function native(form) {
       while (!isFinal(view.status) || view.stream.length) {
         view = await ask(`stream/${id}`);
         yields.push(...view.stream.map(({ output }) => output));
-        const tokens = yields.at(-1)?.usage?.output ?? yields.length;
-        if (view.stream.length) watch.token(tokens - watch.tokens);
+        tokens = yields.at(-1)?.usage?.output;
+        if (view.stream.length) watch.piece();
         result.text(reading(yields));
       }
-      result.status(await ask(`status/${id}`));
+      view = await ask(`status/${id}`);
+      if (view.error) ended = "failed";
+      result.status(view);
     } catch (error) {
+      ended = signal.aborted ? "stopped" : "failed";
       if (!signal.aborted) result.fail(error);
     } finally {
       clearInterval(clock);
-      result.facts(watch.tokens ? watch.text() : `done after ${watch.text()}`);
+      const isDone = ended === "done" && tokens !== undefined;
+      result.facts(isDone ? facts() : `${ended} after ${watch.whole()}`);
     }
   });
   return { request };

@@ -37,6 +37,7 @@ function update(node, job) {
   badge.title = job.error ? sentence(job.error).split("\n")[0] : "";
   write(open, job.id.replace("sync-", "").slice(0, 8));
   write(route, job.route ?? KINDS[job.kind]);
+  route.title = route.textContent;
   mark(node);
   const values = [
     duration(job.queued_s),
@@ -117,8 +118,9 @@ function draw(job) {
 
 function facts({ worker_id, tokens, tokens_reported, tokens_per_s, bytes: size }) {
   const about = tokens_reported ? "" : "about ";
-  const count = tokens ? `${about}${tokens} tokens, ${rate(tokens_per_s)} tokens/s` : "";
-  return [worker_id && `worker ${worker_id}`, count, bytes(size)].filter(Boolean).join(" · ");
+  const count = tokens ? `${about}${tokens} tokens` : "";
+  const speed = tokens_per_s ? `${rate(tokens_per_s)} tokens/s` : "";
+  return [worker_id && `worker ${worker_id}`, count, speed, bytes(size)].filter(Boolean).join(" · ");
 }
 
 function pretty(text) {
