@@ -4,8 +4,8 @@ The build's arguments are environment variables; one that is empty is not set:
 
     MODEL_NAME          the repository, such as org/name; org/name:Q4_K_M for a GGUF file of it
     MODEL_REVISION      a branch, a tag or a commit of it
-    TOKENIZER_NAME      another repository for the tokenizer, and
-    TOKENIZER_REVISION  its revision
+    TOKENIZER_NAME      another repository for the tokenizer
+    TOKENIZER_REVISION  the tokenizer's revision, of the model's repository where none is named
     QUANTIZATION        what the weights are quantised with, where vLLM cannot tell
     LORA_MODULES        adapters, as the worker reads them: [{"name": …, "path": "org/adapter"}]
     BASE_PATH           where in the image the files are put (/models)
@@ -55,8 +55,6 @@ def arguments(environ: Mapping[str, str]) -> dict[str, str]:
         for name, text in given.items()
         if (why := _CHECKS[name](text)) is not None
     ]
-    if "TOKENIZER_REVISION" in given and "TOKENIZER_NAME" not in given:
-        problems.append("TOKENIZER_REVISION is set and TOKENIZER_NAME is not")
     if scheme not in ("", *SCHEMES):
         problems.append(f"QUANTIZE={scheme!r} must be one of {', '.join(SCHEMES)}")
     elif scheme and (":" in given["MODEL_NAME"] or "QUANTIZATION" in given):
@@ -128,8 +126,8 @@ def bake(given: Mapping[str, str], root: Path, token: str | None) -> None:
             (given["MODEL_NAME"], given.get("MODEL_REVISION"), "model"),
             *((path, None, "adapter") for path in files.adapters(given)),
         ]
-        if "TOKENIZER_NAME" in given:
-            wanted.append((given["TOKENIZER_NAME"], given.get("TOKENIZER_REVISION"), "tokenizer"))
+        if tokenizer := files.baked_tokenizer(given):
+            wanted.append((*tokenizer, "tokenizer"))
         for name, revision, kind in wanted:
             download.download(
                 name, revision, cache=cache, kind=kind, token=token or False, say=_say

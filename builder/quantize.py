@@ -109,8 +109,17 @@ def main() -> int:
         name,
         trust_remote_code=os.environ.get("TRUST_REMOTE_CODE", "").lower() in ("1", "true"),
     )
-    (small / "refs" / revision).parent.mkdir(parents=True, exist_ok=True)
-    (small / "refs" / revision).write_text(f"{commit}-{name}")
+    for other in (whole / "snapshots").iterdir():
+        if other.name != commit:  # the tokenizer of another revision
+            shutil.copytree(other, small / "snapshots" / other.name)
+    refs = {
+        file.relative_to(whole): file.read_text().strip()
+        for file in whole.glob("refs/**/*")
+        if file.is_file()
+    } | {Path("refs", revision): commit}
+    for file, named in refs.items():
+        (small / file).parent.mkdir(parents=True, exist_ok=True)
+        (small / file).write_text(f"{commit}-{name}" if named == commit else named)
     print(f"{baked['MODEL_NAME']} is quantised: {SCHEMES[name]}", flush=True)
     return 0
 

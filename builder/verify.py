@@ -59,8 +59,8 @@ def verify(baked: dict[str, str]) -> None:
     for adapter in files.adapters(baked):
         found("adapter", adapter, kind="adapter")
     path = tokenizer_path = found("model", baked["MODEL_NAME"], baked.get("MODEL_REVISION"))
-    if name := baked.get("TOKENIZER_NAME"):
-        tokenizer_path = found("tokenizer", name, baked.get("TOKENIZER_REVISION"), "tokenizer")
+    if tokenizer := files.baked_tokenizer(baked):
+        tokenizer_path = found("tokenizer", *tokenizer, "tokenizer")
     for weights in Path(path).rglob("*.safetensors"):
         with safe_open(weights, framework="np") as tensors:
             print(f"{weights.name}: {len(list(tensors.keys()))} tensors", flush=True)

@@ -21,7 +21,7 @@ TOKEN = "hf_thetokenthatmayreadeverything"
 
 @dataclass
 class Repository:
-    """One model repository; `files` by path, the same at every one of `revisions`."""
+    """One commit of a model repository, with `files` by path, and the `revisions` that name it."""
 
     files: Mapping[str, bytes]
     revisions: tuple[str, ...] = ("main",)
@@ -33,7 +33,11 @@ class Repository:
 
     @property
     def sha(self) -> str:
-        return hashlib.sha1(repr(sorted(self.files)).encode()).hexdigest()
+        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+
+    def has(self, revision: str) -> bool:
+        """Say whether this is a revision: a branch, a tag, or a commit by its first digits."""
+        return revision in self.revisions or (len(revision) >= 3 and self.sha.startswith(revision))
 
 
 @dataclass
@@ -44,6 +48,9 @@ class Hub:
     """Every request: method, path, and the range of bytes it asked for."""
 
     def add(self, name: str, files: Mapping[str, bytes | str], **more: object) -> Repository:
+        """Add a repository; `org/name@v2` adds another commit to `org/name`, its revision v2."""
+        if "@" in name:
+            more["revisions"] = (name.partition("@")[2],)
         data = {path: v.encode() if isinstance(v, str) else v for path, v in files.items()}
         self.repositories[name] = Repository(data, **more)  # type: ignore[arg-type]
         return self.repositories[name]
@@ -92,7 +99,10 @@ class _Handler(BaseHTTPRequestHandler):
         api = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/(revision|tree)/([^/]+))?(?:/.*)?", path)
         file = re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path)
         name, revision = (api[1], api[3]) if api else (file[1], file[2]) if file else ("", None)
-        repository = hub.repositories.get(name)
+        commits = [one for key, one in hub.repositories.items() if key.partition("@")[0] == name]
+        repository = next(
+            (one for one in commits if one.has(revision or "main")), (commits or [None])[0]
+        )
         if repository is None:
             # As the hub does: who may not know whether it exists is told to log in.
             return self._refuse(401, "RepoNotFound", "Repository not found")
@@ -100,7 +110,7 @@ class _Handler(BaseHTTPRequestHandler):
             known = 403 if self.headers.get("Authorization") else 401
             if not api or api[2] == "tree":
                 return self._refuse(known, "GatedRepo", f"Access to model {name} is restricted")
-        if (revision or "main") not in (*repository.revisions, repository.sha):
+        if not repository.has(revision or "main"):
             return self._refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if api and api[2] == "tree":
             return self._json([_entry(path, data) for path, data in repository.files.items()])

@@ -84,6 +84,19 @@ def test_what_was_baked_is_written_down(build: Build, hub: Hub) -> None:
     assert [] == list(build.root.rglob("trees"))
 
 
+@pytest.mark.parametrize("name", ["", "org/model"])
+def test_a_tokenizers_revision_alone(build: Build, hub: Hub, name: str) -> None:
+    """The tokenizer of another revision of the model is baked beside it, and no second weights."""
+    hub.add("org/model", CONFIG | SAFE | {"tokenizer.json": "old"})
+    new = hub.add("org/model@v2", CONFIG | SAFE | {"tokenizer.json": "new"})
+    done = build.bake(MODEL_NAME="org/model", TOKENIZER_NAME=name, TOKENIZER_REVISION="v2")
+    folder = build.root / "models/huggingface-cache/hub/models--org--model/snapshots" / new.sha
+
+    assert 0 == done.returncode, done.stderr
+    assert {*CONFIG, "tokenizer.json"} == set(os.listdir(folder))
+    assert "new" == (folder / "tokenizer.json").read_text()
+
+
 def test_nothing_to_bake(build: Build) -> None:
     """Without arguments there is nothing to do, and the file says so: one Dockerfile for both."""
     done = build.bake()
@@ -98,7 +111,7 @@ WRONG = [
     ({"MODEL_NAME": "https://hf.co/org/x"}, "is no repository of the hub"),
     ({"MODEL_NAME": "org/../x"}, "is no repository of the hub"),
     ({"MODEL_REVISION": "a b"}, "MODEL_REVISION='a b' is no branch, tag or commit"),
-    ({"TOKENIZER_REVISION": "v1"}, "TOKENIZER_REVISION is set and TOKENIZER_NAME is not"),
+    ({"TOKENIZER_REVISION": "a b"}, "TOKENIZER_REVISION='a b' is no branch, tag or commit"),
     ({"QUANTIZATION": "squeezellm"}, "QUANTIZATION='squeezellm' is gone from vLLM"),
     ({"QUANTIZE": "int2"}, "QUANTIZE='int2' must be one of fp8, int8, w4a16"),
     ({"QUANTIZE": "fp8", "QUANTIZATION": "awq"}, "QUANTIZE=fp8 needs a model that is not"),
@@ -124,7 +137,7 @@ def test_a_wrong_argument(wrong: dict[str, str], sentence: str) -> None:
 def test_arguments_are_checked_first(build: Build, hub: Hub) -> None:
     """All that is wrong is said at once, and before anything is asked of the hub."""
     before = len(hub.requests)
-    done = build.bake(MODEL_NAME="a b", BASE_PATH="x", TOKENIZER_REVISION="v")
+    done = build.bake(MODEL_NAME="a b", BASE_PATH="x", TOKENIZER_REVISION="v w")
 
     assert 1 == done.returncode
     assert 3 == len(done.stderr.splitlines())

@@ -111,6 +111,11 @@ def suspect(environ: Mapping[str, str], found: Findings) -> None:
             f"{', '.join(server)}: options of vLLM's HTTP server, which does not run here, "
             f"are not read from the environment. {EXTRA_ARGS} sets them."
         )
+    if environ.get("CODE_REVISION"):
+        found.warnings.append(
+            "CODE_REVISION is for code that the model takes from another repository: its own code "
+            "is that of its revision."
+        )
     if is_no_token(environ):
         found.warnings.append("HF_TOKEN holds no token (one starts with hf_), and is ignored.")
     base = base_path(environ)

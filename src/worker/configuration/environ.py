@@ -20,7 +20,8 @@ COMPILED_BYTES = 1_000_000_000  # the free space below which they are not begun
 # Where any of them is set, something may be asked for that the image does not hold.
 _MAY_NAME_A_MODEL = (
     *("MODEL", "REVISION", "MODEL_REVISION", "TOKENIZER", "TOKENIZER_NAME", "TOKENIZER_REVISION"),
-    *("LORA_MODULES", "SPECULATIVE_CONFIG", "SPECULATIVE_MODEL", "CODE_REVISION", "HF_CONFIG_PATH"),
+    *("LORA_MODULES", "SPECULATIVE_CONFIG", "SPECULATIVE_MODEL", "SPEC_MODEL"),
+    *("CODE_REVISION", "HF_CONFIG_PATH"),
     *("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "HF_HOME", "HF_HUB_CACHE", CONFIG_FILE, EXTRA_ARGS),
 )
 

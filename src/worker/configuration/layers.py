@@ -50,19 +50,15 @@ def of_the_image(
     baked: dict[str, Given], above: Mapping[str, Given], found: Findings
 ) -> dict[str, Given]:
     """Return what of the image's build applies: its values belong to the model that it holds."""
-
-    def differs(dest: str) -> bool:
-        both = dest in baked and dest in above
-        return both and bool(str(baked[dest].value).lower() != str(above[dest].value).lower())
-
-    if differs("model"):
-        other, ours = above["model"], baked["model"]
+    other, ours = above.get("model"), baked.get("model")
+    if other and ours and other.value.lower() != ours.value.lower():
         found.warnings.append(
             f"{other.name}={other.value!r} is not the model in this image, {ours.value!r}: what "
             "the image was built with does not apply."
         )
         return {}
-    if differs("tokenizer"):
+    named = above.get("tokenizer")
+    if named and named.value.lower() != baked.get("tokenizer", ours or named).value.lower():
         baked.pop("tokenizer_revision", None)
     return baked
 

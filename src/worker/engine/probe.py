@@ -30,7 +30,8 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
         _refuse_idle_quantization(args.quantization, model_config)
         if model_config.runner_type == "pooling":
             return args, "it serves a pooling model."
-        if args.speculative_config and not engine_args.create_engine_config().use_v2_model_runner:
+        speculates = args.speculative_config or args.spec_method or args.spec_model
+        if speculates and not engine_args.create_engine_config().use_v2_model_runner:
             return args, "vLLM's V1 model runner takes no logits processor beside speculation."
     except Exception as error:
         raise StartError(sentence(error)) from error

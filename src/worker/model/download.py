@@ -40,6 +40,7 @@ def download(
     kind: Kind = "model",
     load_format: str = "auto",
     ignore: list[str] | None = None,
+    code_revision: str | None = None,
     token: str | Literal[False] | None = None,
     say: Say = print,
 ) -> Path:
@@ -47,7 +48,8 @@ def download(
 
     What is there already is not fetched again, a broken transfer goes on where it broke, and
     workers that share the cache wait for one another: these are huggingface_hub's doing.
-    `name` may end in the quantisation of a GGUF file (`org/name:Q4_K_M`).
+    `name` may end in the quantisation of a GGUF file (`org/name:Q4_K_M`); `code_revision` is that
+    of the other repositories whose Python code this one uses.
     Raises StartError with one sentence.
     """
     from huggingface_hub import HfApi, constants
@@ -76,7 +78,7 @@ def download(
                 )
             )
 
-        if kind == "model":
+        if kind in ("model", "draft"):
             for index in [file for file in files if file in ROOT_INDEXES]:
                 files = only_indexed(files, index, fetch([index]) / index)
             check_weights(repository, files, sizes, is_gguf=bool(gguf))
@@ -90,7 +92,7 @@ def download(
             snapshot = fetch(files)
         say(f"{repository}: complete after {time.monotonic() - started_s:.0f} s")
     for other in sorted(code_elsewhere(snapshot) - {repository}) if kind != "code" else ():
-        download(other, cache=where, kind="code", token=token, say=say)
+        download(other, code_revision, cache=where, kind="code", token=token, say=say)
     return snapshot
 
 

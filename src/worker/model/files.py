@@ -9,7 +9,7 @@ from typing import Literal
 
 from worker.errors import StartError
 
-Kind = Literal["model", "tokenizer", "adapter", "code"]
+Kind = Literal["model", "draft", "tokenizer", "adapter", "code"]
 REPOSITORY = re.compile(r"[\w.-]+(/[\w.-]+)?")
 GGUF = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+):(?P<quant>[\w+-]+)")
 # What no engine reads: other frameworks' weights, what training left, pictures, and copies of the
@@ -45,6 +45,27 @@ FORMATS = {
         ("safetensors", "fastsafetensors", "instanttensor", "runai_streamer"), ("*.safetensors",)
     ),
 }
+
+
+def tokenizer_of(
+    model: str, revision: str | None, name: str | None, its_revision: str | None
+) -> tuple[str, str | None] | None:
+    """Return the tokenizer's repository and revision; None where it is what the model brings.
+
+    As in vLLM each half has a default of its own: the model's name, and for a tokenizer of that
+    name the model's revision. A revision means nothing in another repository.
+    """
+    gguf = GGUF.fullmatch(model)
+    repository = gguf["repository"] if gguf else model
+    if not name and not its_revision:
+        return None
+    name = name or repository
+    return name, its_revision or (revision if name == repository else None)
+
+
+def baked_tokenizer(baked: Mapping[str, str]) -> tuple[str, str | None] | None:
+    names = ("MODEL_REVISION", "TOKENIZER_NAME", "TOKENIZER_REVISION")
+    return tokenizer_of(baked["MODEL_NAME"], *map(baked.get, names))
 
 
 def formats(name: str, load_format: str = "auto") -> tuple[str, ...] | None:
@@ -125,7 +146,7 @@ def of_kind(kind: Kind, files: Iterable[str], patterns: tuple[str, ...]) -> list
             return [file for file in files if file.endswith(".py")]
         case "tokenizer":
             return [file for file in choose(files, patterns) if not _weight(file)]
-        case "model" | "adapter":
+        case "model" | "draft" | "adapter":
             return choose(files, patterns)
 
 

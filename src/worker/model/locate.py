@@ -6,6 +6,7 @@ RunPod's cached models ─ the hub
 
 import argparse
 import copy
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -16,6 +17,12 @@ from worker.model import download, files
 
 HOME = "huggingface-cache"  # below BASE_PATH, as RunPod has it on the network volume
 RUNPOD_CACHE = Path("/runpod-volume") / HOME / "hub"
+_NAMED_BY: Mapping[files.Kind, str] = {
+    "model": "MODEL_NAME",
+    "draft": "SPECULATIVE_CONFIG",
+    "tokenizer": "TOKENIZER_NAME",
+    "adapter": "LORA_MODULES",
+}
 
 
 def caches(environ: Mapping[str, str], baked: Mapping[str, str] = {}) -> tuple[Path, ...]:
@@ -64,6 +71,7 @@ def fetch(
             kind=kind,
             load_format=args.load_format,
             ignore=args.ignore_patterns,
+            code_revision=args.code_revision if kind == "model" else None,
             token=args.hf_token if isinstance(args.hf_token, str) else None,
             say=say,
         )
@@ -76,13 +84,21 @@ def _each(
     args: argparse.Namespace, find: Callable[[str, str | None, files.Kind], str]
 ) -> argparse.Namespace:
     args = argparse.Namespace(**vars(args))
+    its = files.tokenizer_of(args.model, args.revision, args.tokenizer, args.tokenizer_revision)
+    if its:
+        name, args.tokenizer_revision = its
+        args.tokenizer = find(name, args.tokenizer_revision, "tokenizer")
     args.model = find(args.model, args.revision, "model")
-    if args.tokenizer:
-        args.tokenizer = find(args.tokenizer, args.tokenizer_revision, "tokenizer")
     adapters = copy.deepcopy(args.lora_modules)
     for adapter in adapters or ():
         adapter.path = find(adapter.path, None, "adapter")
     args.lora_modules = adapters
+    draft = args.speculative_config or {}
+    if "/" in str(draft.get("model") or ""):  # else it is the name of a method, or of a class
+        found = find(draft["model"], draft.get("revision"), "draft")
+        args.speculative_config = {**draft, "model": found}
+    if "/" in (args.spec_model or ""):
+        args.spec_model = find(args.spec_model, draft.get("revision"), "draft")
     return args
 
 
@@ -100,8 +116,7 @@ def resolve(
     if name.startswith(("/", "./", "../", "~")):
         if Path(name).expanduser().exists():
             return str(Path(name).expanduser())
-        what = {"model": "MODEL_NAME", "tokenizer": "TOKENIZER_NAME", "adapter": "LORA_MODULES"}
-        raise SettingsError(f"{what[kind]}={name!r} is a path, and there is nothing")
+        raise SettingsError(f"{_NAMED_BY[kind]}={name!r} is a path, and there is nothing")
     gguf = files.GGUF.fullmatch(name)
     repo = gguf["repository"] if gguf else name
     folder = f"models--{repo.replace('/', '--')}".lower()
@@ -109,18 +124,29 @@ def resolve(
         for repository in sorted(cache.glob("models--*")):
             if repository.name.lower() != folder:
                 continue
-            snapshot = _snapshot(repository, revision or "main")
-            if gguf and (file := _gguf(name, snapshot)):
-                return str(file)
-            if not gguf and _COMPLETE[kind](snapshot):
-                return str(snapshot)
+            whole = {
+                str(path)
+                for snapshot in _snapshots(repository, revision or "main")
+                if (path := _gguf(name, snapshot) if gguf else snapshot)
+                and (gguf or _COMPLETE[kind](snapshot))
+            }
+            if len(whole) == 1:
+                return whole.pop()
     return name
 
 
-def _snapshot(repository: Path, revision: str) -> Path:
+def _snapshots(repository: Path, revision: str) -> Iterable[Path]:
+    """Return where a revision may be: behind its ref, or under a commit that begins like it.
+
+    A cache that was copied may have lost its refs; then what it holds is the main branch.
+    """
+    snapshots = repository / "snapshots"
     ref = repository / "refs" / revision
-    commit = ref.read_text().strip() if ref.is_file() else revision
-    return repository / "snapshots" / commit
+    if ref.is_file():
+        return [snapshots / ref.read_text().strip()]
+    if revision == "main" and not any(repository.glob("refs/*")):
+        return snapshots.glob("*")
+    return snapshots.glob(f"{revision}*") if re.fullmatch("[0-9a-f]{3,40}", revision) else ()
 
 
 def _gguf(name: str, snapshot: Path) -> Path | None:
@@ -135,10 +161,15 @@ def _has_any(snapshot: Path, *patterns: str) -> bool:
 
 
 _TOKENIZER = ("tokenizer*", "*.model", "*.tiktoken", "vocab*", "tekken.json", "*tokenization*.py")
+
+
+def _is_whole_model(snapshot: Path) -> bool:
+    return _has_any(snapshot, "config.json", "params.json") and _has_weights(snapshot)
+
+
 _COMPLETE: Mapping[files.Kind, Callable[[Path], bool]] = {
-    "model": lambda snapshot: (
-        _has_any(snapshot, "config.json", "params.json") and _has_weights(snapshot)
-    ),
+    "model": _is_whole_model,
+    "draft": _is_whole_model,
     "tokenizer": lambda snapshot: _has_any(snapshot, *_TOKENIZER),
     "adapter": lambda snapshot: (
         _has_any(snapshot, "adapter_config.json") and _has_weights(snapshot)

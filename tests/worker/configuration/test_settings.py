@@ -960,6 +960,11 @@ def test_what_was_baked_does_not_apply_to_another_model() -> None:
 def test_a_baked_tokenizers_revision_is_its_own() -> None:
     """Another tokenizer does not get the revision of the one in the image."""
     args = Settings.from_env({"TOKENIZER_NAME": "org/other"}, BAKED).args
+    alone = {"MODEL_NAME": "org/baked", "TOKENIZER_REVISION": "v2"}
+    other = Settings.from_env({"TOKENIZER_NAME": "org/other"}, alone).args
+    same = Settings.from_env({"TOKENIZER_NAME": "org/baked"}, alone).args
+
+    assert (other.tokenizer_revision, same.tokenizer_revision) == (None, "v2")
 
     assert (args.revision, args.tokenizer, args.tokenizer_revision) == ("v1", "org/other", None)
 

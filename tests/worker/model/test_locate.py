@@ -141,7 +141,36 @@ def test_revision(tmp_path: Path, revision: str) -> None:
     assert str(other) == resolve(NAME, revision, [tmp_path])
 
 
-@pytest.mark.parametrize("revision", ["v3", "0123456", "e" * 40])
+@pytest.mark.parametrize("revision", [None, "main"])
+def test_a_cache_without_refs(tmp_path: Path, revision: str | None) -> None:
+    """A cache that was copied without its refs holds the main branch, where only one is whole."""
+    snapshot = make(tmp_path, WHOLE, refs=())
+    make(tmp_path, CONFIG, commit="d" * 40, refs=())
+
+    assert str(snapshot) == resolve(NAME, revision, [tmp_path])
+
+    make(tmp_path, WHOLE, commit="e" * 40, refs=())
+
+    assert NAME == resolve(NAME, revision, [tmp_path])
+
+
+def test_a_cache_of_another_revision(tmp_path: Path) -> None:
+    """A cache that holds a tag alone does not hold the main branch."""
+    make(tmp_path, WHOLE, refs=["v2"])
+
+    assert NAME == resolve(NAME, None, [tmp_path])
+
+
+def test_a_short_commit(tmp_path: Path) -> None:
+    """A commit may be named by its first digits, as the hub takes it, where only one is meant."""
+    make(tmp_path, WHOLE)
+    other = make(tmp_path, WHOLE, commit="012f" + "0" * 36, refs=())
+
+    assert str(other) == resolve(NAME, "012f", [tmp_path])
+    assert NAME == resolve(NAME, "012", [tmp_path])
+
+
+@pytest.mark.parametrize("revision", ["v3", "0123457", "*", "e" * 40])
 def test_unknown_revision(tmp_path: Path, revision: str) -> None:
     """A revision that the cache does not hold is left to the hub, not answered with another."""
     make(tmp_path, WHOLE)
@@ -264,7 +293,12 @@ def test_gguf(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "variable"),
-    [("model", "MODEL_NAME"), ("tokenizer", "TOKENIZER_NAME"), ("adapter", "LORA_MODULES")],
+    [
+        ("model", "MODEL_NAME"),
+        ("draft", "SPECULATIVE_CONFIG"),
+        ("tokenizer", "TOKENIZER_NAME"),
+        ("adapter", "LORA_MODULES"),
+    ],
 )
 def test_a_path_to_nothing(kind: Kind, variable: str) -> None:
     """A path that is not there names the setting that gave it."""
@@ -274,6 +308,7 @@ def test_a_path_to_nothing(kind: Kind, variable: str) -> None:
 
 def arguments(**values: object) -> argparse.Namespace:
     names = ("revision", "tokenizer", "tokenizer_revision", "lora_modules", "download_dir")
+    names += ("code_revision", "speculative_config", "spec_model")
     others = {"load_format": "auto", "ignore_patterns": [], "hf_token": None}
     return argparse.Namespace(**{**dict.fromkeys(names), **others, **values})
 
@@ -295,6 +330,68 @@ def test_every_name_becomes_a_folder(tmp_path: Path) -> None:
     assert (str(model), str(tokenizer)) == (found.model, found.tokenizer)
     assert [str(adapter)] == [adapter.path for adapter in found.lora_modules]
     assert (NAME, "org/a") == (given.model, given.lora_modules[0].path)
+
+
+@pytest.mark.parametrize(
+    ("given", "commit"),
+    [
+        ({"tokenizer_revision": "v2"}, "2"),
+        ({"tokenizer_revision": "v2", "revision": "v1"}, "2"),
+        ({"tokenizer": NAME, "tokenizer_revision": "v2"}, "2"),
+        ({"tokenizer": NAME, "revision": "v1"}, "1"),
+        ({"tokenizer": NAME}, "0"),
+        ({"tokenizer": "org/t", "revision": "v1"}, "9"),
+        ({"revision": "v1"}, None),
+    ],
+)
+def test_each_half_of_a_tokenizers_name_has_its_default(
+    tmp_path: Path, given: dict[str, str], commit: str | None
+) -> None:
+    """A revision alone is one of the model's repository; its own name means its own revision."""
+    files = {**WHOLE, "tokenizer.json": "{}"}
+    for ref, digit in (("main", "0"), ("v1", "1"), ("v2", "2")):
+        make(tmp_path, files, commit=digit * 40, refs=[ref])
+    make(tmp_path, {"tokenizer.json": "{}"}, folder="models--org--t", commit="9" * 40)
+    found = locate(arguments(model=NAME, **given), [tmp_path])
+    tokenizer = found.tokenizer and Path(found.tokenizer).name
+
+    assert (commit and commit * 40) == tokenizer
+    assert Path(found.model).name == ("1" if "revision" in given else "0") * 40
+
+
+def test_a_tokenizer_that_no_cache_has(tmp_path: Path) -> None:
+    """What was only half found keeps its pair, for the hub to be asked."""
+    make(tmp_path, WHOLE, refs=["v1"])
+    for given in ({"tokenizer_revision": "v2"}, {"tokenizer": NAME, "revision": "v1"}):
+        found = locate(arguments(model=NAME, **given), [tmp_path / "none"])
+
+        assert (found.tokenizer, found.tokenizer_revision) == (
+            NAME,
+            given.get("tokenizer_revision", "v1"),
+        )
+
+
+@pytest.mark.parametrize(("revision", "commit"), [(None, "0"), ("v1", "1")])
+def test_a_draft_model_is_found_too(tmp_path: Path, revision: str | None, commit: str) -> None:
+    """The model that speculates has a name and a revision of its own; a method's is left alone."""
+    for ref, digit in (("main", "0"), ("v1", "1")):
+        make(tmp_path, WHOLE, commit=digit * 40, refs=[ref])
+    config = {"model": NAME, "revision": revision, "num_speculative_tokens": 2}
+    given = arguments(model="org/big", speculative_config=config)
+    found = locate(given, [tmp_path])
+
+    assert Path(found.speculative_config["model"]).name == commit * 40
+    assert NAME == given.speculative_config["model"]
+    assert str(tmp_path) in locate(arguments(model="a/b", spec_model=NAME), [tmp_path]).spec_model
+    for method in ("ngram", "suffix", "my_module.MyProposer"):
+        config = {"model": method}
+
+        assert (
+            config
+            == locate(
+                arguments(model="org/big", speculative_config=config), [tmp_path]
+            ).speculative_config
+        )
 
 
 @pytest.mark.parametrize(
