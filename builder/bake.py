@@ -27,6 +27,7 @@ from pathlib import Path, PurePosixPath
 
 from worker.errors import SettingsError, StartError
 from worker.model import download, files
+from worker.sentences import hide, hide_in_logs
 
 # Not /runpod-volume: at run time the network volume is mounted over whatever an image has there.
 BASE_PATH = "/models"
@@ -142,7 +143,7 @@ def bake(given: Mapping[str, str], root: Path, token: str | None) -> None:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    print(hide(line), flush=True)
 
 
 def main() -> int:
@@ -153,6 +154,7 @@ def main() -> int:
     )
     parser.add_argument("--secret", type=Path, default=Path(SECRET), help="the token's file")
     options = parser.parse_args()
+    hide_in_logs()
     if not os.environ.get("HF_ENDPOINT"):
         os.environ.pop("HF_ENDPOINT", None)  # the hub's client would take the empty text
     # Blobs lie beside their snapshot, so that the folder can be copied from stage to stage.
@@ -167,7 +169,7 @@ def main() -> int:
             bake(given, options.root, token)
     except SettingsError as error:
         for problem in error.problems:
-            print(f"error: {problem}", file=sys.stderr)
+            print(hide(f"error: {problem}"), file=sys.stderr)
         return 1
     except StartError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -96,7 +96,9 @@ def main() -> int:
         try:
             verify(baked)
         except Exception as error:
-            sentence = " ".join(str(error).split())[:600]
+            from worker.sentences import hide
+
+            sentence = hide(" ".join(str(error).split())[:600])
             print(f"error: {baked['MODEL_NAME']} would not start offline: {sentence}")
             return 1
     print(f"{baked['MODEL_NAME']} is whole, and needs no network.")

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 from worker.configuration.environ import BAKED, process_environ
 from worker.errors import StartError
+from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
 
@@ -30,7 +31,7 @@ def main() -> int:
     options, others = parser.parse_known_args()
     unknown = [word for word in others if not word.startswith("--rp_")]  # those are the SDK's
     if unknown:
-        print(f"error: {unknown[0]!r} is no option. {USAGE}", file=sys.stderr)
+        print(hide(f"error: {unknown[0]!r} is no option. {USAGE}"), file=sys.stderr)
         return 1
     if options.version:
         print(versions())
@@ -44,6 +45,7 @@ def main() -> int:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        hide_in_logs()
         start = Startup()
         if is_serving:
             _refuse_no_endpoint(environ, others)

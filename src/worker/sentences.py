@@ -1,8 +1,10 @@
 """How a sentence quotes a value: short, as JSON, without secrets."""
 
 import json
+import logging
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from typing import Any
@@ -25,16 +27,39 @@ _SECRET_WORD = (
     r"|(?:[Tt]oken|[Kk]eys?|[Ss]ecrets?|[Pp]assword|[Pp]asswd|[Cc]redentials?)(?![a-z]))"
 )
 _SECRET_NAME = re.compile(_SECRET_WORD)
+# A login, a token, and a value whose name says it: as `name: value`, `name=value`, `--name value`.
 _SECRET = re.compile(
-    rf"""(?<=://)[^/@\s]+(?=@)|\bhf_\w{{6,}}|(?P<name>{_SECRET_WORD}\w*["']?[\s:=]+["']?)[^\s"',}}]+"""
+    rf"""(?<=://)[^/\s"']+(?=@)|\bhf_\w{{6,}}|(?P<name>(?:\b(?:Bearer|Basic)\s
+    |(?<![\w-])--[\w-]{{0,40}}?{_SECRET_WORD}[\w-]{{0,40}}[\s=]+
+    |{_SECRET_WORD}(?!Error|_ids?\b)\w{{0,40}}["']?\s?[:=]\s?)["']?)[^\s"',}}]+""",
+    re.VERBOSE,
 )
+_QUERY = re.compile(r"""(://[^\s"'<>?]{1,500}\?)[^\s"'<>]+""")  # where an address is signed
 HIDDEN = "(hidden)"
 MOST_SHOWN = 120
 
 
 def hide(text: str) -> str:
-    """Return a text without what may be a secret: what follows the word, a token, a login."""
-    return _SECRET.sub(lambda found: (found["name"] or "") + HIDDEN, text)
+    """Return a text without what may be a secret: the one door of whatever is printed or logged."""
+    text = _SECRET.sub(lambda found: (found["name"] or "") + HIDDEN, text)
+    return _QUERY.sub(rf"\1{HIDDEN}", text)
+
+
+def hide_in_logs() -> None:
+    """Hide secrets in what any library logs in this process, tracebacks too."""
+    made = logging.getLogRecordFactory()
+
+    def record(*args: Any, **kwargs: Any) -> logging.LogRecord:
+        one = made(*args, **kwargs)
+        with suppress(Exception):  # arguments that do not fit are the handler's to tell
+            text = one.getMessage()
+            if (hidden := hide(text)) != text:
+                one.msg, one.args = hidden, ()
+        if one.exc_info:
+            one.exc_text = hide(logging.Formatter().formatException(one.exc_info))
+        return one
+
+    logging.setLogRecordFactory(record)
 
 
 def show(name: str, value: Any, default: Any = None) -> str:

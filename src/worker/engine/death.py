@@ -16,6 +16,7 @@ from vllm.v1.engine import core
 from vllm.v1.executor import multiproc_executor
 
 from worker.engine.causes import LOADING, local
+from worker.sentences import hide_in_logs
 
 # As vLLM made them: a forked child inherits what `listen` puts in their place.
 _run_engine_core = core.EngineCoreProc.run_engine_core
@@ -47,6 +48,8 @@ def _worker(path: Path, *args: Any, **kwargs: Any) -> None:
 
 
 def _note_errors(path: Path) -> None:
+    hide_in_logs()
+
     def note(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR and record.funcName in ENDS:
             with contextlib.suppress(OSError), path.open("x") as file:  # it exists: not the first

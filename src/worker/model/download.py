@@ -27,6 +27,7 @@ from worker.model.files import (
     of_kind,
     only_indexed,
 )
+from worker.sentences import hide
 
 Say = Callable[[str], None]
 PROGRESS_S = 10.0
@@ -131,7 +132,7 @@ def _translated(name: str, revision: str | None, where: Path) -> Iterator[None]:
         why = _disk(error, where) or f"cannot be fetched from {hub}: {_reason(error)}"
     else:
         return
-    raise StartError(f"{name} {why}") from None
+    raise StartError(hide(f"{name} {why}")) from None
 
 
 def _reason(error: BaseException) -> str:

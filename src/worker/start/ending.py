@@ -50,10 +50,10 @@ def fail(error: BaseException, tell: Callable[[str], None] | None = None) -> NoR
     At once, since what is left of an engine may hold an orderly exit up. `tell` tells a caller.
     """
     if isinstance(error, SettingsError):
-        sentences = list(error.problems)
+        sentences = [hide(problem) for problem in error.problems]
     else:
         if not isinstance(error, StartError):
-            traceback.print_exception(error)
+            print(hide("".join(traceback.format_exception(error))), file=sys.stderr)
             error = StartError(f"The start failed unexpectedly: {type(error).__name__}: {error}")
         # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
         # model is mostly too new for these versions.
