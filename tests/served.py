@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,11 @@ class Served:
 
 
 @contextlib.contextmanager
-def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Served]:
+def serve(
+    environ: Mapping[str, str],
+    knobs: Knobs | None = None,
+    program: Sequence[str] = ("-m", "worker"),
+) -> Iterator[Served]:
     """Start a worker and wait until it takes jobs; afterwards nothing of it is left.
 
     Raises RuntimeError with the end of its log when it dies or is late.
@@ -96,7 +100,7 @@ def serve(environ: Mapping[str, str], knobs: Knobs | None = None) -> Iterator[Se
         clean = {k: v for k, v in os.environ.items() if k.startswith(kept)}
         with log_file.open("wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-m", "worker"],
+                [sys.executable, *program],
                 env=clean | ENVIRON | endpoint.worker_environ("worker-1", home) | dict(environ),
                 cwd=home,
                 stdout=log,
