@@ -183,7 +183,7 @@ other end the job with one sentence:
 }
 ```
 
-`type` is `invalid_parameter`, `unsupported_parameter` for what cannot be had here, or
+`type` is `invalid_parameter`, `unsupported_parameter` for what this worker does not offer, or
 `deployment_parameter` for what this worker was not started for.
 Both dialects may be mixed, but `max_tokens` beside another `max_new_tokens` is a contradiction.
 Between two of Hugging Face's own, the one wins that its documentation names.

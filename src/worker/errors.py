@@ -99,7 +99,7 @@ class EngineDied(RequestError):  # noqa: N818 - it says what happened
 
 def unforeseen(error: BaseException) -> RequestError:
     """Log an error that is no word for a caller, and return what he is told instead."""
-    log.error("An answer failed in a way that nobody foresaw", exc_info=error)
+    log.error("An answer failed unexpectedly", exc_info=error)
     return RequestError("The worker failed to answer this job.", code=500)
 
 

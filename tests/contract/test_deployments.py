@@ -195,9 +195,9 @@ def test_limits(no_tokenizer: Served, given: dict[str, Any], variable: str) -> N
 
 
 def test_chains_wait_for_their_turn(no_tokenizer: Served) -> None:
-    """With room for two chains, one of them dear, many are answered, beside a job without one."""
-    dear = {"watermarking_config": {"keys": [1, 2, 3], "ngram_len": 3}, "do_sample": True}
-    jobs = [native(IDS, typical_p=0.9) for _ in range(10)] + [native(IDS, **dear)] * 5
+    """With room for two chains, one of them costly, many are answered, beside a job without one."""
+    costly = {"watermarking_config": {"keys": [1, 2, 3], "ngram_len": 3}, "do_sample": True}
+    jobs = [native(IDS, typical_p=0.9) for _ in range(10)] + [native(IDS, **costly)] * 5
     jobs += [completion(generation_parameters={"typical_p": 0.9})] * 5 + [native(IDS)] * 5
     with concurrent.futures.ThreadPoolExecutor(25) as pool:
         records = list(pool.map(no_tokenizer.run, jobs))

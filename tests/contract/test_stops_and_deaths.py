@@ -89,7 +89,7 @@ def test_no_more_jobs_are_taken_than_wanted(unusual: Served) -> None:
 
 
 def test_a_dead_engine_fails_its_jobs_and_ends_the_worker() -> None:
-    """When the engine dies, jobs in hand fail with a sentence and every process is gone."""
+    """When the engine dies, running jobs fail with a sentence and every process is gone."""
     with serve({"MODEL_NAME": str(models.path("tiny")), "MAX_MODEL_LEN": "2048"}) as served:
         endless = {"max_tokens": 2000, "ignore_eos": True}
         inputs = [
@@ -132,7 +132,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_sigterm_lets_jobs_finish() -> None:
-    """On SIGTERM the job in hand is delivered, then every process is gone, with code 0."""
+    """On SIGTERM the running job is delivered, then every process is gone, with code 0."""
     with serve({"MODEL_NAME": str(models.path("tiny"))}) as served:
         given = {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}
         job = served.endpoint.submit(given)

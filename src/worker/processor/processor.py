@@ -293,10 +293,10 @@ def _tell(row: _Row, step: int, scores: torch.Tensor, raw: torch.Tensor) -> None
 
 
 def _reason(error: Exception) -> str:
-    """Return the sentence for the caller; what nobody foresaw goes to the engine's log."""
+    """Return the sentence for the caller; what is unexpected goes to the engine's log."""
     if isinstance(error, Impossible | ValueError):  # transformers' own refusals are sentences
         return str(error)
     if isinstance(error, OverflowError):
         return "The parameters lead to numbers that are too large to compute with."
-    log.error("A chain failed in a way that nobody foresaw", exc_info=error)
+    log.error("A chain failed unexpectedly", exc_info=error)
     return "The parameters cannot be applied together."
