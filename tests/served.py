@@ -19,6 +19,7 @@ import requests
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, Record
+from waiting import is_alive, wait_until
 
 START_S = 240.0  # a cold machine compiles kernels; a warm one needs 20 s
 JOB_S = 60.0
@@ -117,10 +118,9 @@ def serve(
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):
                 family += served.family()
-            for member in family:
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    member.kill()
+            process.kill()
             process.wait(10)
+            wait_until(lambda: not any(map(is_alive, family)), 5, lambda: [*map(str, family)])
 
 
 def _wait_ready(served: Served) -> None:

@@ -4,6 +4,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+import psutil
+
 T = TypeVar("T")
 
 
@@ -18,3 +20,11 @@ def wait_until(
         assert time.monotonic() < deadline_s, explain()
         time.sleep(0.01)
     return value
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Say whether a process still does anything; a dead one stays listed until it is reaped."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

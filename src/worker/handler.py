@@ -13,9 +13,11 @@ from typing import Any, Protocol
 
 from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
-from worker.errors import RequestError, too_large, unforeseen
+from worker.errors import EngineDied, RequestError, too_large, unforeseen
 
 log = logging.getLogger("worker")
+
+FAILED = "job %s failed, %s: %s"
 
 
 class Call(Protocol):
@@ -32,7 +34,11 @@ class Call(Protocol):
 
 
 class Handler:
-    """Answers jobs; `running` holds the tasks of those that the SDK has not seen the end of."""
+    """Answers jobs.
+
+    `running` holds the tasks of those that the SDK has not seen the end of, `lost` is the number of
+    those that the engine's death has failed.
+    """
 
     def __init__(
         self,
@@ -47,6 +53,7 @@ class Handler:
         self._max_result_bytes = max_result_bytes
         self._errors_as_output = errors_as_output
         self.running: set[asyncio.Task[Any]] = set()
+        self.lost = 0
         self.is_closed = False
 
     async def handle(self, job: Mapping[str, Any]) -> AsyncIterator[Any]:
@@ -64,7 +71,7 @@ class Handler:
         try:
             asked = request.read(job, self._sizes)
         except RequestError as error:
-            log.warning("job %s failed: %s", job.get("id"), error.message)
+            log.warning(FAILED, job.get("id"), error.type, error.message)
             yield error.told(as_output=self._errors_as_output and request.is_route(job))
             return
         call = self._dialect(asked)
@@ -80,7 +87,8 @@ class Handler:
                     raise too_large(outbox.sent_bytes, self._max_result_bytes)
                 yield call.join(items)
         except RequestError as error:
-            log.warning("job %s failed: %s", asked.job_id, error.message)
+            log.warning(FAILED, asked.job_id, error.type, error.message)
+            self.lost += isinstance(error, EngineDied)
             for value in call.failure(error):
                 yield value
         finally:

@@ -3,13 +3,12 @@
 import signal
 import time
 
-import psutil
 import pytest
 
 import models
 from local_endpoint import Status
 from served import Served, cancel, metric, running_requests, serve
-from waiting import wait_until
+from waiting import is_alive, wait_until
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -107,7 +106,7 @@ def test_a_dead_engine_fails_its_jobs_and_ends_the_worker() -> None:
         core = next(p for p in family if "EngineCore" in "".join(p.cmdline()))
         core.kill()
         code = served.process.wait(15)
-        wait_until(lambda: not any(map(alive, family)), timeout_s=3)
+        wait_until(lambda: not any(map(is_alive, family)), timeout_s=2)
         records = [served.endpoint.record(job) for job in jobs]
 
         assert 1 == code
@@ -122,13 +121,9 @@ def test_an_idle_worker_notices_that_its_engine_died() -> None:
         family = served.family()
         next(p for p in family if "EngineCore" in "".join(p.cmdline())).kill()
         code = served.process.wait(10)
-        wait_until(lambda: not any(map(alive, family)), timeout_s=3)
+        wait_until(lambda: not any(map(is_alive, family)), timeout_s=2)
 
         assert 1 == code
-
-
-def alive(process: psutil.Process) -> bool:
-    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
 
 
 def test_sigterm_lets_jobs_finish() -> None:
@@ -140,7 +135,7 @@ def test_sigterm_lets_jobs_finish() -> None:
         family = served.family()
         served.process.send_signal(signal.SIGTERM)
         code = served.process.wait(30)
-        wait_until(lambda: not any(map(alive, family)), timeout_s=3)
+        wait_until(lambda: not any(map(is_alive, family)), timeout_s=2)
 
         assert 0 == code
         assert Status.COMPLETED == served.endpoint.record(job).status

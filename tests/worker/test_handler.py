@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from worker.batching import BatchSizes, Outbox
-from worker.errors import RequestError
+from worker.errors import EngineDied, RequestError
 from worker.handler import Handler
 
 pytestmark = pytest.mark.timeout(20)
@@ -117,6 +117,57 @@ def test_an_answer_that_nobody_foresaw_the_end_of(
     """However an answer ends, its job ends: without Python's words, which the log has."""
     assert ["frame", FAILED] == asyncio.run(drain(handler(answer).handle(job())))
     assert [True] == [bool(record.exc_info) for record in caplog.records if record.exc_info]
+
+
+async def breaks_in_a_group(outbox: Outbox[Any]) -> None:
+    """As when one of several choices is cancelled from within: the group swallows that."""
+    outbox.put("half", 1, 10)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(is_cancelled(outbox))
+
+
+async def dies(_: Outbox[Any]) -> None:
+    raise EngineDied
+
+
+@pytest.mark.parametrize(
+    ("given", "answer", "kind", "word"),
+    [
+        ({"prompt": 7}, put_three, "BadRequestError", "prompt"),
+        ({"unheard_of": 1}, put_three, "", "unheard_of"),
+        ({"route": 7}, put_three, "", "route"),
+        ({"prompt": "Hello"}, fails, "InternalServerError", "failed to answer"),
+        ({"prompt": "Hello"}, is_cancelled, "InternalServerError", "failed to answer"),
+        ({"prompt": "Hello"}, dies, "InternalServerError", "engine"),
+    ],
+)
+def test_every_failure_is_a_line_in_the_log(
+    given: dict[str, Any], answer: Answer, kind: str, word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One line with the job's id, the error's type and the sentence that the caller is told."""
+    one = handler(answer)
+    *_, told = asyncio.run(drain(one.handle({"id": "job-7", "input": given})))
+    error = json.loads(told["error"])["error"]
+    (line,) = [line for line in caplog.messages if "job-7" in line]
+
+    assert "failed" in line
+    assert error["type"] in line
+    assert error["message"] in line
+    assert kind in error["type"]
+    assert word in error["message"]
+
+
+def test_the_engines_death_is_counted() -> None:
+    """The number of jobs that were told of the engine's death is known, however they were told."""
+
+    async def main() -> Handler:
+        one = handler(dies)
+        async with asyncio.TaskGroup() as group:
+            for _ in range(3):
+                group.create_task(drain(one.handle(job())))
+        return one
+
+    assert 3 == asyncio.run(main()).lost
 
 
 def test_a_result_that_is_too_large() -> None:

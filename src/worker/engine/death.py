@@ -2,7 +2,8 @@
 
 vLLM 0.32 runs its engine in a child process, and its workers in children of that one. Where one
 fails, its parent hears only that it did; the reason is a traceback in the log. So each of these
-processes begins in a function of ours, which listens to what vLLM logs when it ends.
+processes begins in a function of ours, which listens to what vLLM logs when it ends. And each dies
+with its parent: vLLM's own processes would go on loading, or wait, when that was killed.
 """
 
 import contextlib
@@ -12,15 +13,17 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from vllm.v1.engine import core
+from vllm.v1.engine import coordinator, core
 from vllm.v1.executor import multiproc_executor
 
 from worker.engine.causes import LOADING, local
+from worker.lifetime import Child
 from worker.sentences import hide_in_logs
 
 # As vLLM made them: a forked child inherits what `listen` puts in their place.
 _run_engine_core = core.EngineCoreProc.run_engine_core
 _worker_main = multiproc_executor.WorkerProc.worker_main
+_run_coordinator = coordinator.DPCoordinatorProc.run_coordinator
 
 # The functions of vLLM that log the error which ends a process.
 ENDS = ("run_engine_core", "worker_main", "_execute_worker_rpc", "monitor_workers")
@@ -31,13 +34,14 @@ def listen(path: Path) -> None:
 
     The first process that fails makes the file; those that fail after it do so because of it.
     """
-    core.EngineCoreProc.run_engine_core = staticmethod(partial(_engine_core, path))
+    core.EngineCoreProc.run_engine_core = staticmethod(Child(partial(_engine_core, path)))
+    coordinator.DPCoordinatorProc.run_coordinator = staticmethod(Child(_coordinator))
 
 
 def _engine_core(path: Path, *args: Any, **kwargs: Any) -> None:
     """Run vLLM's engine; in the child process."""
     _note_errors(path)
-    multiproc_executor.WorkerProc.worker_main = staticmethod(partial(_worker, path))
+    multiproc_executor.WorkerProc.worker_main = staticmethod(Child(partial(_worker, path)))
     _run_engine_core(*args, **kwargs)
 
 
@@ -45,6 +49,11 @@ def _worker(path: Path, *args: Any, **kwargs: Any) -> None:
     """Run one of vLLM's workers; in a child of the child."""
     _note_errors(path)
     _worker_main(*args, **kwargs)
+
+
+def _coordinator(*args: Any, **kwargs: Any) -> None:
+    """Run what shares out requests among data-parallel engines; in a child process."""
+    _run_coordinator(*args, **kwargs)
 
 
 def _note_errors(path: Path) -> None:

@@ -6,6 +6,7 @@ This is the one room that knows how vLLM 0.32 puts its server together
 
 import argparse
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import jinja2
-import psutil
 from pydantic import ValidationError
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
@@ -42,14 +42,13 @@ class Engine:
     """A running engine, on the event loop that it was started on.
 
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
-    what that application's routes work with; `children` are the engine's processes. `reports` is
-    where the chain writes; `why_no_chain` says why there is no chain, and is empty where it runs;
-    `died_of` is the file in which the engine's processes note what ended them.
+    what that application's routes work with. `reports` is where the chain writes; `why_no_chain`
+    says why there is no chain, and is empty where it runs; `died_of` is the file in which the
+    engine's processes note what ended them.
     """
 
     client: Any
     app: Any
-    children: tuple[psutil.Process, ...]
     reports: Folder
     why_no_chain: str
     died_of: Path
@@ -148,10 +147,10 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
     if args.reasoning_parser_plugin:
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     args, why_no_chain = with_chain(args)
-    before = set(psutil.Process().children(recursive=True))
     async with AsyncExitStack() as stack:
         reports = Folder()
         stack.callback(reports.remove)
+        os.environ.setdefault("VLLM_RPC_BASE_PATH", str(reports.path))  # vLLM's sockets
         died = reports.report().path
         death.listen(died)
         try:
@@ -166,9 +165,8 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         app.state.server = SimpleNamespace(should_exit=False)
         for path in app.state.openai_serving_models.base_model_paths:
             path.model_path = model
-        children = set(psutil.Process().children(recursive=True)) - before
         await stack.enter_async_context(app.router.lifespan_context(app))
         if not why_no_chain:
             Chain.rules = rules_of(client)
             why_no_chain = await why_not_live(client, reports, died)
-        yield Engine(client, app, tuple(children), reports, why_no_chain, died)
+        yield Engine(client, app, reports, why_no_chain, died)

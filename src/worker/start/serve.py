@@ -53,7 +53,10 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
         try:
             start.phase("reading the configuration")
             settings, args = _settings(environ, baked)
-            with start.watched(settings.own.startup_timeout_s, lambda: leave(1)):
+            with start.watched(
+                settings.own.startup_timeout_s,
+                lambda sentence: fail(StartError(sentence), tell=sdk.fail_one_job),
+            ):
                 start.phase("fetching the model")
                 args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
                 start.phase("loading the model")

@@ -12,7 +12,6 @@ from vllm.v1.engine.exceptions import EngineGenerateError
 from worker.batching import BatchSizes
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
-from worker.processor.reports import Folder
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -21,7 +20,7 @@ FAILED = "The worker failed to answer this job."
 
 def translate(error: Exception, *, errored: bool = False) -> RequestError:
     client: Any = SimpleNamespace(errored=errored)
-    return Engine(client, None, (), Folder(), "", Path("/dev/null")).translate(error)
+    return Engine(client, None, None, "", Path("/dev/null")).translate(error)
 
 
 def caused(error: Exception, cause: Exception) -> Exception:

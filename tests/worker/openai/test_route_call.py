@@ -28,7 +28,6 @@ from worker.openai.call import RouteCall
 from worker.openai.events import EventSplitter, weigh
 from worker.openai.replies import in_words
 from worker.openai.routes import Routes
-from worker.processor.reports import Folder
 from worker.request import RouteRequest
 
 TIMEOUT_S = 10
@@ -248,9 +247,7 @@ RULES = Facts(vocab_size=100, max_model_len=100), Turns(1, 1)
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
     """The value that a call is given; of the client it only asks whether the engine is dead."""
     client = SimpleNamespace(errored=errored)
-    return Engine(
-        client, app, children=(), reports=Folder(), why_no_chain="", died_of=Path("/dev/null")
-    )
+    return Engine(client, app, reports=None, why_no_chain="", died_of=Path("/dev/null"))
 
 
 def ask(path: str, body: Any = None, method: str | None = None) -> RouteRequest:

@@ -2,11 +2,16 @@
 
 import contextlib
 import os
+import signal
 import struct
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from waiting import wait_until
 from worker.errors import RequestError
 from worker.processor import reports
 from worker.processor.reports import Folder, Report
@@ -158,27 +163,63 @@ def test_the_folder_is_ones_own() -> None:
 
             assert one.path != other.path
             assert 0o700 == home.stat().st_mode & 0o777
-            assert str(os.getpid()) in home.name
     finally:
         folder.remove()
 
     assert not home.exists()
 
 
-def test_the_folder_of_a_dead_worker_is_removed() -> None:
-    """A worker that was killed leaves its folder, and the next one clears it."""
-    folder = Folder()
-    base = folder.report().path.parent.parent
-    folder.remove()
-    dead, living = base / "worker-vllm-4194304000", base / "worker-vllm-1"
-    try:
-        for left in (dead, living):
-            left.mkdir(exist_ok=True)
-            (left / "0").write_text("x")
+OWNER = """
+import os
+from worker.processor.reports import Folder
+folder = Folder()
+folder.report().path.touch()
+print(folder.path, folder._remover.pid, flush=True)
+"""
+
+
+@contextlib.contextmanager
+def owner(then: str) -> Iterator[tuple[subprocess.Popen[str], Path, int]]:
+    """A process with a folder: it, the folder, and the process that removes the folder."""
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER + then], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        path, remover = process.stdout.readline().split()
+        try:
+            yield process, Path(path), int(remover)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    "then", ["os._exit(1)", "os.kill(os.getpid(), 9)", "raise SystemExit(0)", "os.abort()"]
+)
+def test_the_folder_goes_with_its_worker(then: str) -> None:
+    """However a process ends, its folder is gone, though nothing of it is left to do so."""
+    with owner(then) as (process, path, _):
+        process.wait(10)
+        wait_until(lambda: not path.exists(), timeout_s=2)
+
+
+def test_the_folder_of_a_container_that_is_gone() -> None:
+    """A container that ends as a whole leaves its folder; the next worker clears that, not others'.
+
+    Process ids do not tell whose a folder is: here all owners but one have the same.
+    """
+    mine = Folder()
+    with owner("import time; time.sleep(60)") as (process, path, remover):
+        os.kill(remover, signal.SIGKILL)
         Folder().remove()
 
-        assert (False, True) == (dead.exists(), living.exists())
-    finally:
-        for left in (dead, living):
-            (left / "0").unlink(missing_ok=True)
-            left.rmdir() if left.exists() else None
+        assert path.exists()
+
+        process.kill()
+        process.wait(10)
+        other = Folder()
+
+        assert not path.exists()
+        assert mine.path != other.path
+        assert mine.path.exists()
+    for folder in (mine, other):
+        folder.remove()

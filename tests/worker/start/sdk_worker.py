@@ -14,8 +14,9 @@ import sys
 import uvloop
 from runpod.serverless.modules import rp_scale
 
-from worker.errors import StartError
+from worker.errors import WorkerError
 from worker.start import sdk
+from worker.start.ending import leave
 
 
 def main(kind: str) -> int:
@@ -34,7 +35,7 @@ def main(kind: str) -> int:
         engine = runner.run(begin())
         try:
             sdk.serve(engine.handle, runner.get_loop(), int(os.environ.get("CONCURRENCY", "100")))
-        except StartError as error:
+        except WorkerError as error:
             print("error:", error, flush=True)
             return 1
         print(f"after serve: {runner.run(engine.end())}", flush=True)
@@ -88,4 +89,4 @@ class Engine:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    leave(main(sys.argv[1]))

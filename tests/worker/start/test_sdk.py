@@ -24,6 +24,7 @@ import requests
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, Record
+from waiting import is_alive, wait_until
 
 PROGRAM = Path(__file__).with_name("sdk_worker.py")
 FOLDERS = [folder for folder in os.environ.get("SDK_FOLDERS", "").split(os.pathsep) if folder]
@@ -178,8 +179,48 @@ def test_a_signal_delivers_all_streams(
         assert "never retrieved" not in worker.log()
         assert "was destroyed" not in worker.log()
         assert children, "the heartbeat is a process"
-        assert [] == [child for child in children if child.is_running()]
+        wait_until(lambda: not any(map(is_alive, children)), timeout_s=2)
         assert "IN_QUEUE" == worker.endpoint.record(late).status.value
+
+
+def ping_of(worker: Running) -> psutil.Process:
+    (ping,) = psutil.Process(worker.process.pid).children()
+    return ping
+
+
+def test_a_worker_whose_ping_ended_leaves(start: Start, tmp_path: Path) -> None:
+    """It delivers the running job, takes no other, and exits non-zero with a sentence."""
+    gate = tmp_path / "gate"
+    with start() as worker:
+        (running,) = worker.submit(yields=3, gate=str(gate))
+        worker.wait_for(lambda: bool(worker.endpoint.record(running).stream))
+        ping_of(worker).kill()
+        worker.wait_for(lambda: "ping process ended" in worker.log())
+        (late,) = worker.submit(yields=1)
+        gate.touch()
+        code = worker.exit_code()
+        (record,) = worker.records([running])
+
+        assert 1 == code
+        assert [0, 1, 2] == outputs(record)
+        assert "IN_QUEUE" == worker.endpoint.record(late).status.value
+        assert worker.log().splitlines()[-1].startswith("error: ")
+
+
+def test_the_ping_goes_on_until_the_worker_ends(start: Start) -> None:
+    """A signal to all of the worker's processes does not end the ping; the worker's death does."""
+    with start() as worker:
+        worker.endpoint.wait_ready(timeout_s=TIMEOUT_S)
+        ping = ping_of(worker)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            ping.send_signal(number)
+        (record,) = worker.records(worker.submit(yields=1))
+
+        assert [0] == outputs(record)
+        assert is_alive(ping)
+
+        worker.process.kill()
+        wait_until(lambda: not is_alive(ping), timeout_s=2)
 
 
 def test_an_idle_worker_leaves_at_once(start: Start) -> None:
@@ -264,11 +305,11 @@ def test_a_failed_start_fails_one_job_of_fifty(start: Start, is_2: bool) -> None
             for process in psutil.process_iter(["pid"])
             if _is_in_session(process, worker.process.pid)
         ]
+        wait_until(lambda: not any(map(is_alive, children)), timeout_s=2)
         records = [record for record in worker.endpoint.records() if record.taken_s is not None]
 
         assert 1 == code
         assert worker.log().endswith(f"error: {SENTENCE}\n")
-        assert [] == children
         assert (1 if is_2 else 0) == len(records)
         for record in records:
             error = json.loads(record.done[0].value["error"])
