@@ -8,6 +8,7 @@ with its parent: vLLM's own processes would go on loading, or wait, when that wa
 
 import contextlib
 import logging
+import uuid
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
@@ -41,6 +42,10 @@ def listen(path: Path) -> None:
 def _engine_core(path: Path, *args: Any, **kwargs: Any) -> None:
     """Run vLLM's engine; in the child process."""
     _note_errors(path)
+    # Where its workers find each other: by a file there, and by shared memory named after that.
+    multiproc_executor.get_file_store_init_method = lambda: (
+        f"file://{path.parent}/{path.parent.name}-{uuid.uuid4().hex}"
+    )
     multiproc_executor.WorkerProc.worker_main = staticmethod(Child(partial(_worker, path)))
     _run_engine_core(*args, **kwargs)
 

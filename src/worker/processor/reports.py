@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import shutil
 import subprocess
 import tempfile
 from array import array
@@ -22,6 +21,8 @@ import msgspec
 from worker.errors import RequestError
 
 _LENGTH_BYTES = 4
+# A folder, and shared memory that is named after it.
+_REMOVE = 'rm -rf "$0" "$0"-*'
 
 
 class Report:
@@ -129,16 +130,16 @@ class Folder:
         base = Path("/dev/shm")
         if not os.access(base, os.W_OK):
             base = Path(tempfile.gettempdir())
-        for left in base.glob("worker-vllm-*"):
+        for left in base.glob("worker-vllm-????????"):
             with contextlib.suppress(OSError):
                 os.close(_lock(left))
-                shutil.rmtree(left, ignore_errors=True)
+                subprocess.run(["sh", "-c", _REMOVE, left], check=False)
         unlocked = Path(tempfile.mkdtemp(prefix=".worker-vllm-", dir=base))
         self._locked = _lock(unlocked)
         self.path = unlocked.rename(base / unlocked.name[1:])  # only now do others find it
         # The shell reads to the end of this process: nobody else holds the pipe.
         self._remover = subprocess.Popen(
-            ["sh", "-c", 'read -r _; rm -rf "$0"', self.path],
+            ["sh", "-c", f"read -r _; {_REMOVE}", self.path],
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
