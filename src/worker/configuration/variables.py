@@ -105,6 +105,11 @@ class Own(Limits):
     extra_routes: tuple[str, ...] = variable(
         (), "More of vLLM's routes to open to jobs, such as `/v1/load_lora_adapter`."
     )
+    allow_private_media: bool = variable(
+        False,
+        "1: fetch images, audio and video also from private, loopback and link-local addresses, "
+        "and through the proxy that the environment names.",
+    )
     startup_timeout_s: int = variable(
         1800,
         "How long the start may stand still, in seconds, before the worker gives up: without a new "
