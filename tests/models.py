@@ -43,7 +43,9 @@ def smollm2(folder: Path) -> None:
     AutoTokenizer.from_pretrained(source, gguf_file=gguf.name).save_pretrained(folder)
 
 
-def tokenizer(folder: Path) -> None:
+def tokenizer(
+    folder: Path, template: str = CHAT_TEMPLATE, special: list[str] = SPECIAL_TOKENS
+) -> None:
     """Train a byte-level BPE tokenizer with a chat template on Python's own documentation."""
     from tokenizers import ByteLevelBPETokenizer
     from transformers import PreTrainedTokenizerFast
@@ -52,15 +54,15 @@ def tokenizer(folder: Path) -> None:
     bpe.train_from_iterator(
         pydoc_data.topics.topics.values(),
         vocab_size=4096,
-        special_tokens=SPECIAL_TOKENS,
+        special_tokens=special,
         show_progress=False,
     )
     PreTrainedTokenizerFast(
         tokenizer_object=bpe._tokenizer,
         pad_token="<|pad|>",
         eos_token="<|end|>",
-        additional_special_tokens=SPECIAL_TOKENS[2:],
-        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=special[2:],
+        chat_template=template,
         model_max_length=2048,
     ).save_pretrained(folder)
 
@@ -82,14 +84,26 @@ def llama_config() -> dict[str, int | float | bool]:
     }
 
 
-def tiny(folder: Path) -> None:
+def llama(folder: Path) -> None:
     """Make a random Llama of 3.4 M parameters."""
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**llama_config())).save_pretrained(folder)
+
+
+def tiny(folder: Path) -> None:
+    llama(folder)
     tokenizer(folder)
+
+
+def tiny_thinking(folder: Path) -> None:
+    """Make the tiny model with a template that opens a thought, as reasoning models have it."""
+    llama(folder)
+    thought = "{% if enable_thinking is not defined or enable_thinking %}<think>{% endif %}"
+    opened = CHAT_TEMPLATE.replace("<|assistant|>", "<|assistant|>" + thought)
+    tokenizer(folder, opened, [*SPECIAL_TOKENS, "<think>", "</think>"])
 
 
 def embedding(folder: Path) -> None:
@@ -110,14 +124,14 @@ def embedding(folder: Path) -> None:
     tokenizer(folder)
 
 
-def lora(folder: Path) -> None:
+def lora(folder: Path, seed: int = 1) -> None:
     """Make a LoRA adapter (rank 4) for the tiny model, with weights large enough to be seen."""
     import json
 
     import torch
     from safetensors.torch import save_file
 
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     sizes = llama_config()
     hidden, rank = int(sizes["hidden_size"]), 4
     weights = {}
@@ -142,6 +156,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "smollm2-135m-instruct": smollm2,
     "tiny": tiny,
     "tiny-embedding": embedding,
+    "tiny-thinking": tiny_thinking,
     "tiny-lora": lora,
 }
 

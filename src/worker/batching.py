@@ -66,12 +66,14 @@ class Outbox(Generic[T]):
 
     Items leave whole, once, and in order. An item of 0 tokens (role, usage, DONE) counts nothing
     and waits for company: it rides with the token after it, or with the one right before it.
+    What is put ahead waits for nothing.
     """
 
     def __init__(self, sizes: BatchSizes) -> None:
         self._sizes = sizes
         self._target: float = sizes.min  # floored only for use: 2, 3, 4.5, 6.75 is 2, 3, 4, 6
         self._queue: deque[tuple[T, int, int, float]] = deque()  # item, tokens, bytes, put at
+        self._ahead: tuple[T, int] | None = None
         self._tokens = 0
         self._bytes = 0
         self.envelope_bytes = 0  # what every batch weighs beside its items
@@ -96,6 +98,14 @@ class Outbox(Generic[T]):
         elif tokens and self._timer is None:
             self._start_timer(self._waiter, oldest=now)
 
+    def put_ahead(self, item: T, size_bytes: int) -> None:
+        """Let a sign of life leave at once and alone. It counts nothing; the latest one counts."""
+        if self._closed:
+            return
+        self._ahead = (item, size_bytes)
+        if self._waiter is not None:
+            _wake(self._waiter)
+
     def close(self, error: BaseException | None = None) -> None:
         """End the stream; `next` raises the error once everything queued has left.
 
@@ -115,6 +125,10 @@ class Outbox(Generic[T]):
         """
         if not self._is_due():
             await self._wait()
+        if self._ahead is not None:
+            (item, size_bytes), self._ahead = self._ahead, None
+            self.sent_bytes += size_bytes
+            return [item]
         if self._queue:
             return self._take()
         if self._error is not None:
@@ -124,6 +138,7 @@ class Outbox(Generic[T]):
     def _is_due(self) -> bool:
         return (
             self._closed
+            or self._ahead is not None
             or self._tokens >= int(self._target)
             or self._bytes >= self._sizes.max_bytes
         )

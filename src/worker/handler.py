@@ -45,13 +45,10 @@ class Handler:
         dialect: Callable[[request.Request], Call],
         sizes: BatchSizes,
         max_result_bytes: int,
-        *,
-        errors_as_output: bool = False,
     ) -> None:
         self._dialect = dialect
         self._sizes = sizes
         self._max_result_bytes = max_result_bytes
-        self._errors_as_output = errors_as_output
         self.running: set[asyncio.Task[Any]] = set()
         self.lost = 0
         self.is_closed = False
@@ -72,7 +69,8 @@ class Handler:
             asked = request.read(job, self._sizes)
         except RequestError as error:
             log.warning(FAILED, job.get("id"), error.type, error.message)
-            yield error.told(as_output=self._errors_as_output and request.is_route(job))
+            for value in self._dialect(request.outline(job, self._sizes)).failure(error):
+                yield value
             return
         call = self._dialect(asked)
         outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)

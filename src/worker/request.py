@@ -99,10 +99,14 @@ def read(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
     raise RequestError(SHAPES + "".join(_unknown(key, known) for key in given if key not in known))
 
 
-def is_route(job: Mapping[str, Any]) -> bool:
-    """Say whether a job calls a route, be it right or wrong."""
-    given = job.get("input")
-    return isinstance(given, dict) and ("openai_route" in given or "route" in given)
+def outline(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
+    """Return what can be said of a job that was refused: in which dialect it is told so."""
+    job_id, given = str(job.get("id", "")), job.get("input")
+    for key, body in (("openai_route", "openai_input"), ("route", "body")):
+        if isinstance(given, dict) and key in given:
+            path = given[key] if isinstance(given[key], str) else ""
+            return RouteRequest(job_id, sizes, path, None, given.get(body))
+    return NativeRequest(job_id, sizes, stream=False, model=None)
 
 
 def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:

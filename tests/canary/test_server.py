@@ -24,7 +24,7 @@ BODY = (
     "allowed_token_ids bad_words structured_outputs skip_special_tokens use_beam_search "
     "spaces_between_special_tokens stream vllm_xargs model"
 )
-# The open routes. All of 0.32's below /v1 are listed: a new one would be open to jobs unawares.
+# The open routes. All of 0.32's below /v1 are listed: whether a new one opens is to be decided.
 KNOWN = """
 /classify /detokenize /health /metrics /pooling /rerank /score /tokenize /v2/embed /v2/rerank
 /version /v1/audio/transcriptions /v1/audio/translations /v1/chat/completions
@@ -138,6 +138,24 @@ TOUCHES: dict[str, list[Row]] = {
          ("It is so.", "It is so. (parameter=n, value=3)", 400, "BadRequestError", "n")),
         ("clean_loc_for_param leaves pydantic's inner words out", cleaned, "body.prompt"),
     ],
+    "engine/models": [
+        f"{MODELS}:OpenAIServingModels{{lora_requests}}",
+        f"{MODELS}:OpenAIServingModels.load_lora_adapter(self, request, base_model_name)",
+        f"{MODELS}:OpenAIServingModels.show_available_models(self)",
+        r"vllm.v1.core.kv_cache_utils ~ lora_request\.lora_name, lora_request\.lora_path",
+    ],
+    "engine/refusals": [
+        r"vllm.v1.structured_output ~ def _create_grammar",
+        r'vllm.v1.structured_output ~ "Failed to compile grammar for request %s"',
+        r'vllm.v1.structured_output.backend_xgrammar ~ "Invalid grammar specification\."',
+        r"vllm.sampling_params ~ backend_xgrammar import validate_xgrammar_grammar",
+        r'vllm.entrypoints ~ GenerationError\("Internal server error"\)',
+    ],
+    "engine/media": [
+        "vllm.connections:HTTPConnection.get_sync_client(self)",
+        "vllm.connections:HTTPConnection.get_async_client(self)",
+        r"vllm.renderers ~ envs\.VLLM_MEDIA_CONNECTOR",
+    ],
     "engine/probe": [
         "vllm.engine.arg_utils:AsyncEngineArgs.create_model_config(self)",
         "vllm.engine.arg_utils:AsyncEngineArgs.create_engine_config(self)",
@@ -189,7 +207,7 @@ TOUCHES: dict[str, list[Row]] = {
             (f"there is the route {one}", lambda one=one: one in routes(), True)
             for one in KNOWN.split()
         ),
-        ("below /v1, which is open to jobs, is nothing new",
+        ("below /v1 is nothing new: it is closed to jobs until it is in OPEN_ROUTES",
          lambda: {one for one in routes() if one.startswith("/v1/")} - set(KNOWN.split()), set()),
         "vllm.entrypoints.serve.lora ~ /v1/load_lora_adapter",
         "vllm.entrypoints.serve.lora ~ /v1/unload_lora_adapter",
@@ -211,6 +229,7 @@ TOUCHES: dict[str, list[Row]] = {
         r"vllm.entrypoints ~ @with_cancellation\n(@.*\n)*async def create_completion\(",
     ],
     "openai/events": [
+        r'vllm.entrypoints ~ ": keep-alive',
         f"{CHAT}:ChatCompletionStreamResponse{{choices}}",
         f"{CHAT}:ChatCompletionResponseStreamChoice{{delta}}",
         ("a later chunk has no role", lambda: the(f"{CHAT}:DeltaMessage")(content="a").role, None),

@@ -149,20 +149,109 @@ def test_other_routes(tiny: Served) -> None:
     assert "vllm:num_requests_running" in metrics.done[-1].value["output"][0]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "grammar", [{"regex": r"\p{L}+"}, {"json": {"type": "string", "pattern": r"^\p{L}+$"}}]
+)
+def test_a_grammar_that_the_engine_refuses(
+    tiny: Served, grammar: dict[str, object], stream: bool
+) -> None:
+    """A grammar that fails in the engine is the caller's error, with the backend's reason.
+
+    vLLM's engine has one backend, which its first grammar chose, and accepts more than it takes.
+    """
+    wanted = {"structured_outputs": grammar}
+    chosen = {"structured_outputs": {"choice": ["a", "b"]}}
+    assert "COMPLETED" == tiny.run({"prompt": "x", "sampling_params": chosen}).status.value
+    jobs = (
+        {"openai_route": "/v1/chat/completions", "openai_input": {"messages": HELLO} | wanted},
+        {"openai_route": "/v1/completions", "openai_input": {"prompt": "x"} | wanted},
+        {"prompt": "x", "stream": stream, "sampling_params": wanted},
+    )
+    for job in jobs:
+        if "openai_input" in job:
+            job["openai_input"] = {**job["openai_input"], "stream": stream}
+        record = tiny.run(job)
+        error = failure(record)
+
+        assert (400, "structured_outputs") == (error["code"], error["param"])
+        assert "Unicode character class" in error["message"]
+        if stream and "openai_input" in job:
+            assert error["message"] in record.stream[-1].value.replace("\\\\", "\\")
+
+
+OPEN = {
+    "generate": {
+        "/detokenize",
+        "/health",
+        "/metrics",
+        "/tokenize",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/chat/completions/derender",
+        "/v1/chat/completions/render",
+        "/v1/completions",
+        "/v1/completions/derender",
+        "/v1/completions/render",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/messages/render",
+        "/v1/models",
+        "/v1/models/{name:path}",
+        "/v1/responses",
+        "/v1/responses/render",
+        "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
+        "/version",
+    },
+    "embed": {
+        "/detokenize",
+        "/health",
+        "/metrics",
+        "/pooling",
+        "/tokenize",
+        "/v1/embeddings",
+        "/v1/models",
+        "/v1/models/{name:path}",
+        "/v2/embed",
+        "/version",
+    },
+}
+
+
+@pytest.mark.parametrize(("name", "kind"), [("tiny", "generate"), ("embedding", "embed")])
+def test_the_open_routes(request: pytest.FixtureRequest, name: str, kind: str) -> None:
+    """These routes of the real app are open and no other: what vLLM adds is closed."""
+    error = failure(request.getfixturevalue(name).run({"route": "/nowhere"}))
+    listed = error["message"].partition("Routes: ")[2].rstrip(".").split(", ")
+
+    assert OPEN[kind] == set(listed)
+
+
 def test_embeddings(embedding: Served) -> None:
     """A pooling model embeds through the client, as numbers and as bytes."""
     reply = embedding.client.embeddings.create(model="embedder", input=["a", "b"])
     raw = embedding.run(
         {
             "openai_route": "/v1/embeddings",
-            "openai_input": {"input": "a", "encoding_format": "bytes"},
+            "openai_input": {"input": ["a", "b"], "encoding_format": "bytes"},
         }
     )
     binary = raw.done[-1].value["output"][0]
 
     assert [256, 256] == [len(item.embedding) for item in reply.data]
-    assert {"content_type", "base64"} == set(binary)
-    assert 4 * 256 == len(base64.b64decode(binary["base64"]))
+    assert {"content_type", "base64", "metadata"} == set(binary)
+    assert 2 * 4 * 256 == len(base64.b64decode(binary["base64"]))
+    assert [0, 1] == [item["index"] for item in binary["metadata"]["data"]]
+
+
+def test_what_an_embedding_lacks(embedding: Served) -> None:
+    """A wrong field is named, and not the fields of another form of the request."""
+    body = {"input": "a", "encoding_format": "nope"}
+    error = failure(embedding.run({"openai_route": "/v1/embeddings", "openai_input": body}))
+
+    assert (400, "encoding_format") == (error["code"], error["param"])
+    assert "messages" not in error["message"]
 
 
 def test_a_pooling_model_writes_no_text(embedding: Served) -> None:
@@ -195,6 +284,10 @@ BAD = [
     ("/v1/messages", {"messages": HELLO, "max_tokens": 5, "model": "nope"}, 404, "not exist"),
     ("/v1/responses", {"input": "x", "model": "nope"}, 404, "does not exist"),
     ("/v1/nope", {}, 404, "/v1/chat/completions"),
+    ("/v1/chat/completions", {"messages": HELLO, "seed": "x", "n": "x"}, 400, "seed: "),
+    ("/v1/chat/completions", {"messages": 5}, 400, "form"),
+    ("/v1/chat/completions", {"messages": HELLO, "stream_options": 5}, 400, "stream_options"),
+    ("/v1/models/nope", {}, 404, "does not exist"),
     ("/v1/chat/completion", {"messages": HELLO}, 404, "'/v1/chat/completions'"),
     ("/scale_elastic_ep", {}, 404, "EXTRA_ROUTES"),
     ("/invocations", {"messages": HELLO}, 404, "EXTRA_ROUTES"),
@@ -220,6 +313,7 @@ def test_bad_requests(
 
     assert Status.FAILED == record.status
     assert {"message", "type", "param", "code"} == set(error)
+    assert "object is not" not in error["message"]
     assert code == error["code"]
     assert words in error["message"]
     assert "Traceback" not in error["message"]

@@ -13,6 +13,9 @@ import pytest
 from worker.batching import BatchSizes, Outbox
 from worker.errors import EngineDied, RequestError
 from worker.handler import Handler
+from worker.native.call import NativeCall
+from worker.openai.call import RouteCall
+from worker.request import NativeRequest, Request
 
 pytestmark = pytest.mark.timeout(20)
 
@@ -47,9 +50,9 @@ class Dialect:
         return ["frame", error.told()]
 
 
-def handler(answer: Answer, max_result_bytes: int = 1000, **options: bool) -> Handler:
+def handler(answer: Answer, max_result_bytes: int = 1000) -> Handler:
     sizes = BatchSizes(max_delay_s=0)
-    return Handler(lambda _: Dialect(answer), sizes, max_result_bytes, **options)
+    return Handler(lambda _: Dialect(answer), sizes, max_result_bytes)
 
 
 async def drain(yields: AsyncIterator[Any]) -> list[Any]:
@@ -236,14 +239,41 @@ def test_a_closed_worker_answers_nothing() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize(
-    ("given", "is_output"),
-    [({"prompt": 7}, False), ({"openai_route": 7}, True), ({"route": 7}, True)],
-)
-def test_an_unreadable_job(given: dict[str, Any], is_output: bool) -> None:
-    """OPENAI_ERRORS_AS_OUTPUT holds for every job that calls a route, also for unreadable ones."""
-    one = handler(put_three, errors_as_output=True)
-    (told,) = asyncio.run(drain(one.handle({"id": "job-1", "input": given})))
+ROUTE: dict[str, Any] = {"openai_input": {"stream": True}}
 
-    assert is_output == isinstance(told, str)
-    assert 400 <= json.loads(told if is_output else told["error"])["error"]["code"] < 500
+
+@pytest.mark.parametrize("as_output", [False, True])
+@pytest.mark.parametrize(
+    ("given", "frame"),
+    [
+        ({"prompt": 7}, None),
+        ({"openai_route": 7}, None),
+        ({"route": 7, "body": {"stream": True}}, "data: "),
+        ({"openai_route": "/v1/chat/completions", "input": 1} | ROUTE, "data: "),
+        ({"openai_route": "/v1/messages", "input": 1} | ROUTE, "event: error\ndata: "),
+    ],
+)
+def test_an_unreadable_job(given: dict[str, Any], frame: str | None, as_output: bool) -> None:
+    """A job that is refused while it is read fails as any other: a stream tells it first.
+
+    OPENAI_ERRORS_AS_OUTPUT holds for every job that calls a route.
+    """
+    nothing: Any = None
+
+    def dialect(asked: Request) -> Any:
+        if isinstance(asked, NativeRequest):
+            return NativeCall(asked, nothing, nothing, nothing)
+        options = {"model": "tiny", "raw": True, "errors_as_output": as_output}
+        return RouteCall(asked, nothing, nothing, nothing, nothing, **options)
+
+    one = Handler(dialect, BatchSizes(), 1000)
+    told = asyncio.run(drain(one.handle({"id": "job-1", "input": given})))
+    is_output = as_output and "prompt" not in given
+    *frames, last = told if frame is None or not as_output else [*told, None]
+
+    assert (frame is not None) == (len(frames) == 1)
+    assert all(one.startswith(frame) for one in frames)
+    if last is not None:
+        assert is_output == isinstance(last, str)
+        text = last if is_output else last["error"]
+        assert 400 <= json.loads(text)["error"]["code"] < 500

@@ -17,6 +17,7 @@ from typing import Any
 from vllm.v1.engine import coordinator, core
 from vllm.v1.executor import multiproc_executor
 
+from worker.engine import refusals
 from worker.engine.causes import LOADING, local
 from worker.lifetime import Child
 from worker.sentences import hide_in_logs
@@ -30,18 +31,20 @@ _run_coordinator = coordinator.DPCoordinatorProc.run_coordinator
 ENDS = ("run_engine_core", "worker_main", "_execute_worker_rpc", "monitor_workers")
 
 
-def listen(path: Path) -> None:
+def listen(path: Path, refused: Path) -> None:
     """Let the engine that is started next write what ends it into the file `path`.
 
     The first process that fails makes the file; those that fail after it do so because of it.
+    What it says of grammars goes into the file `refused`.
     """
-    core.EngineCoreProc.run_engine_core = staticmethod(Child(partial(_engine_core, path)))
+    core.EngineCoreProc.run_engine_core = staticmethod(Child(partial(_engine_core, path, refused)))
     coordinator.DPCoordinatorProc.run_coordinator = staticmethod(Child(_coordinator))
 
 
-def _engine_core(path: Path, *args: Any, **kwargs: Any) -> None:
+def _engine_core(path: Path, refused: Path, *args: Any, **kwargs: Any) -> None:
     """Run vLLM's engine; in the child process."""
     _note_errors(path)
+    refusals.listen(str(refused))
     # Where its workers find each other: by a file there, and by shared memory named after that.
     multiproc_executor.get_file_store_init_method = lambda: (
         f"file://{path.parent}/{path.parent.name}-{uuid.uuid4().hex}"

@@ -6,6 +6,7 @@ This is the one room that knows how vLLM 0.32 puts its server together
 
 import argparse
 import asyncio
+import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -15,26 +16,32 @@ from types import SimpleNamespace
 from typing import Any
 
 import jinja2
+from fastapi import Request
+from fastapi.exceptions import RequestValidationError
 from pydantic import ValidationError
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.serve import create_error_response
-from vllm.entrypoints.serve.exception_handling.handlers.validation import clean_loc_for_param
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
 from vllm.exceptions import VLLMError
 from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from worker.engine import death
+from worker.engine import death, models, refusals
 from worker.engine.causes import sentence
 from worker.engine.probe import rules_of, why_not_live, with_chain
+from worker.engine.refusals import Refusals
+from worker.engine.validation import in_words
 from worker.errors import EngineDied, RequestError, StartError, unforeseen
 from worker.processor.processor import Chain
 from worker.processor.reports import Folder
 
 DEATH_POLL_S = 0.25
+NOTED = "worker.errors"  # in the scope of a call: the list that takes the errors behind its answer
+
+log = logging.getLogger("worker")
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Engine:
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
     what that application's routes work with. `reports` is where the chain writes; `why_no_chain`
     says why there is no chain, and is empty where it runs; `died_of` is the file in which the
-    engine's processes note what ended them.
+    engine's processes note what ended them, `refusals` what they say of grammars.
     """
 
     client: Any
@@ -52,6 +59,7 @@ class Engine:
     reports: Folder
     why_no_chain: str
     died_of: Path
+    refusals: Refusals
 
     @property
     def generates(self) -> bool:
@@ -80,15 +88,22 @@ class Engine:
         cause = error.__cause__
         if isinstance(error, VLLMError) and not str(error) and isinstance(cause, Exception):
             return self.translate(cause)
-        if isinstance(error, ValidationError):
-            first = error.errors(include_url=False)[0]
-            where = clean_loc_for_param(first["loc"])
-            return RequestError(f"{where}: {first['msg']}.", param=where)
+        if isinstance(error, ValidationError | RequestValidationError):
+            sentence, param = in_words(error.errors(), getattr(error, "body", None))
+            return RequestError(sentence, param=param)
         if not _is_vllms(error):
             return unforeseen(error)
         info = create_error_response(error).error
         message = info.message.partition(" (parameter=")[0]  # which `param` says again
         return RequestError(message, code=info.code, type=info.type, param=info.param)
+
+    def failed(self, job_id: str) -> RequestError:
+        """Say why the engine ended a request of this job with an error."""
+        if self.client.errored:
+            return EngineDied()
+        if why := self.refusals.why(job_id):
+            return RequestError(f"The grammar was refused: {why}", param="structured_outputs")
+        return RequestError("The engine failed to answer this request.", code=500)
 
 
 def _is_vllms(error: Exception) -> bool:
@@ -151,8 +166,9 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         reports = Folder()
         stack.callback(reports.remove)
         os.environ.setdefault("VLLM_RPC_BASE_PATH", str(reports.path))  # vLLM's sockets
-        died = reports.report().path
-        death.listen(died)
+        died, refused = reports.report().path, stack.enter_context(reports.report())
+        death.listen(died, refused.path)
+        refusals.add_reasons()
         try:
             client = await stack.enter_async_context(build_async_engine_client(args))
             tasks = await client.get_supported_tasks()
@@ -165,8 +181,26 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         app.state.server = SimpleNamespace(should_exit=False)
         for path in app.state.openai_serving_models.base_model_paths:
             path.model_path = model
+        _note_errors(app)
+        models.complete(app)
+        if why := models.warning(client.vllm_config):
+            log.warning(why)
         await stack.enter_async_context(app.router.lifespan_context(app))
         if not why_no_chain:
             Chain.rules = rules_of(client)
             why_no_chain = await why_not_live(client, reports, died)
-        yield Engine(client, app, reports, why_no_chain, died)
+        yield Engine(client, app, reports, why_no_chain, died, Refusals(refused))
+
+
+def _note_errors(app: Any) -> None:
+    """Let a call see the error itself behind vLLM's answer to it, which stays as it is."""
+    for kind in (RequestValidationError, VLLMError, ValueError, TypeError):
+        answer = app.exception_handlers[kind]
+
+        async def noted(request: Request, error: Exception, answer: Any = answer) -> Any:
+            if type(error) is TypeError:  # vLLM's answer is 400 with Python's words
+                error = RequestError("The request is not of the form that this route takes.")
+            request.scope.get(NOTED, []).append(error)
+            return await answer(request, error)
+
+        app.add_exception_handler(kind, noted)

@@ -79,6 +79,8 @@ class Writer:
                 if is_whole and not (output.finished or late):
                     continue
                 for index, one in self._kept(output.outputs):
+                    if one.finish_reason == "error":
+                        raise self.engine.failed(self.name)
                     # First of all what failed: the engine's own word for it would be another.
                     extra: dict[str, Any] = values.take(len(one.token_ids)) if values else {}
                     extra |= extra_of(one, plan)

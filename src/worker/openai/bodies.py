@@ -3,6 +3,7 @@
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,6 +30,7 @@ OF_THE_BODY = (
     *("presence_penalty", "frequency_penalty", "seed", "logit_bias", "allowed_token_ids"),
     *("bad_words", "structured_outputs", "skip_special_tokens", "spaces_between_special_tokens"),
 )
+MEDIA_TYPE = re.compile(r"[\w.+-]+/[\w.+-]+", re.ASCII)
 
 
 def read_body(body: Mapping[str, Any], path: str, facts: Facts) -> tuple[dict[str, Any], Plan]:
@@ -121,7 +123,9 @@ def form(fields: dict[str, Any]) -> tuple[bytes, str]:
     text, kind = fields["file"], "application/octet-stream"
     if text.startswith("data:"):
         head, _, text = text.partition(",")
-        kind = head.removeprefix("data:").split(";")[0] or kind
+        named = head.removeprefix("data:").split(";")[0]
+        # Anything else could end the line of the form in which it stands.
+        kind = named if MEDIA_TYPE.fullmatch(named) else kind
     try:
         content = base64.b64decode("".join(text.split()), validate=True)
     except (binascii.Error, ValueError):

@@ -4,13 +4,14 @@ The bytes are vLLM's. They are cut only between events, and only read to count w
 """
 
 import json
+import re
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from worker.batching import Outbox, weight
-from worker.engine.server import Engine
+from worker.engine.server import NOTED, Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Facts
 from worker.generation.turns import Turns
@@ -18,11 +19,16 @@ from worker.openai import bodies
 from worker.openai.bodies import count_prompts, file_fields, form
 from worker.openai.events import payload
 from worker.openai.exchange import Exchange, run
-from worker.openai.replies import hint, in_words, value_of
+from worker.openai.replies import MessagesError, hint, value_of
 from worker.openai.routes import Route, Routes
 from worker.processor.reports import Report
 from worker.request import RouteRequest
 from worker.sentences import shown
+
+# What vLLM says where the engine failed; its Anthropic route stumbles over the event that says so.
+FAILED = re.compile(
+    r"Internal server error$|\d+ validation errors? for ChatCompletionStreamResponse"
+)
 
 
 class RouteCall:
@@ -52,7 +58,7 @@ class RouteCall:
         self._model = model
         self._raw = raw
         self._errors_as_output = errors_as_output
-        self._told = False  # whether the stream has carried its error in vLLM's own words
+        self._is_messages = "/messages" in request.path.partition("?")[0]  # Anthropic's routes
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         """Call the app and put its events, or its one reply, into the outbox.
@@ -86,8 +92,10 @@ class RouteCall:
         report: Report | None = None,
     ) -> None:
         headers, body = self._body(path, route, method, given)
-        exchange = Exchange(body, outbox, report)
+        exchange = Exchange(body, outbox, report, comments=self._raw)
+        noted: list[Exception] = []
         scope = {
+            NOTED: noted,
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
             "http_version": "1.1",
@@ -111,6 +119,8 @@ class RouteCall:
                 reason = cause if isinstance(cause, Exception) else error
                 raise self._engine.translate(reason) from error
         exchange.refuse_failure()
+        if noted and exchange.status >= 400:
+            raise self._explained(self._engine.translate(noted[-1]))
         self._finish(exchange, path, outbox)
 
     def join(self, items: list[Any]) -> Any:
@@ -124,19 +134,18 @@ class RouteCall:
 
     def failure(self, error: RequestError) -> list[Any]:
         """Return what a stream says of an error, in its dialect, and the job's error."""
+        if self._is_messages:
+            error = MessagesError(error)
         if not self._request.stream:
             return [error.told(as_output=self._errors_as_output)]
-        frames = [] if self._told else [self._frame(error)]
         # As an output the error would follow the frame that has told it.
-        return frames if self._errors_as_output else [*frames, error.told()]
+        return [self._frame(error), *([] if self._errors_as_output else [error.told()])]
 
     def _frame(self, error: RequestError) -> Any:
-        if self._request.path.split("?")[0].rstrip("/").endswith("/messages"):
-            body = {"type": "error", "error": {"type": error.type, "message": error.message}}
-            event = f"event: error\ndata: {json.dumps(body)}\n\n"
-            return event if self._raw else [body]
         if not self._raw:
             return [error.body()]
+        if self._is_messages:
+            return f"event: error\ndata: {error.text()}\n\n"
         return f"data: {error.text()}\n\ndata: [DONE]\n\n"
 
     def _method(self, route: Route) -> str:
@@ -181,15 +190,14 @@ class RouteCall:
             for event in exchange.splitter.rest():
                 exchange.put(event)
             if exchange.error is not None:
-                self._told = True
-                raise self._stream_error(exchange.error)
+                raise self._explained(self._stream_error(exchange.error))
             return
         content = bytes(exchange.content)
         if not exchange.status:
             raise RequestError(f"{path} gave no answer.", code=500)
         if exchange.status >= 400:
-            raise self._status_error(exchange.status, content, path)
-        value = value_of(exchange.content_type, content)
+            raise self._explained(self._status_error(exchange.status, content, path))
+        value = value_of(exchange.headers, content)
         outbox.put(value, 0, weight(value))
 
     def _status_error(self, status: int, content: bytes, path: str) -> RequestError:
@@ -200,14 +208,14 @@ class RouteCall:
             if isinstance(reply.get("detail"), str):  # FastAPI's own, such as a wrong method
                 return RequestError(f"{path}: {reply['detail']}.", code=status)
             info = reply["error"]
-            message = in_words(info["message"])
+            message = info["message"]
             if not message and not self._facts.has_tokenizer:
                 message = (
                     "This route needs a tokenizer, and this worker runs without one "
                     "(SKIP_TOKENIZER_INIT)."
                 )
             return RequestError(
-                message + hint(message),
+                message.partition(" (parameter=")[0],
                 code=status,
                 type=info.get("type"),
                 param=info.get("param"),
@@ -215,6 +223,17 @@ class RouteCall:
         except (ValueError, KeyError, TypeError, AttributeError):
             text = content.decode("utf-8", errors="replace").strip()
             return RequestError(text or f"{path} answered with status {status}.", code=status)
+
+    def _explained(self, error: RequestError) -> RequestError:
+        """Add what helps on this worker, and where vLLM says only that it failed, why."""
+        if FAILED.match(error.message):
+            return self._engine.failed(self._request.job_id)
+        added = hint(error.message)
+        if not added:
+            return error
+        return RequestError(
+            error.message + added, code=error.code, type=error.type, param=error.param
+        )
 
     def _stream_error(self, info: Any) -> RequestError:
         if self._engine.client.errored:

@@ -60,6 +60,11 @@ def weigh(event: bytes) -> tuple[int, Any]:
     return int(carries), None
 
 
+def is_comment(event: bytes) -> bool:
+    """Say whether an event only shows that the stream lives, as `: keep-alive` does."""
+    return event.startswith(b":") and not payload(event)
+
+
 def written_bytes(event: bytes) -> int:
     """Return what an event adds to a post: a JSON text, in which these three take two bytes."""
     return len(event) + event.count(b'"') + event.count(b"\\") + event.count(b"\n")

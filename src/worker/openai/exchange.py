@@ -6,7 +6,7 @@ from typing import Any
 
 from worker.batching import Outbox
 from worker.errors import RequestError
-from worker.openai.events import EventSplitter, weigh, written_bytes
+from worker.openai.events import EventSplitter, is_comment, weigh, written_bytes
 from worker.processor.reports import Report, refuse_failure
 
 Message = dict[str, Any]
@@ -15,10 +15,13 @@ Message = dict[str, Any]
 class Exchange:
     """The two ASGI channels of one call, and what came back through them."""
 
-    def __init__(self, body: bytes, outbox: Outbox[Any], report: Report | None = None) -> None:
+    def __init__(
+        self, body: bytes, outbox: Outbox[Any], report: Report | None = None, *, comments: bool
+    ) -> None:
+        """`comments` says whether whoever reads the stream takes events that only show life."""
         self.gone = asyncio.Event()
         self.status = 0
-        self.content_type = ""
+        self.headers: dict[str, str] = {}
         self.streams = False
         self.content = bytearray()
         self.splitter = EventSplitter()
@@ -26,6 +29,7 @@ class Exchange:
         self._body: bytes | None = body
         self._outbox = outbox
         self._report = report
+        self._comments = comments
         self._failure: RequestError | None = None
 
     async def receive(self) -> Message:
@@ -38,9 +42,11 @@ class Exchange:
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            headers = {bytes(k).lower(): bytes(v) for k, v in message["headers"]}
-            self.content_type = headers.get(b"content-type", b"").decode("latin-1")
-            is_events = self.content_type.startswith("text/event-stream")
+            self.headers = {
+                bytes(k).decode("latin-1").lower(): bytes(v).decode("latin-1")
+                for k, v in message["headers"]
+            }
+            is_events = self.headers.get("content-type", "").startswith("text/event-stream")
             self.streams = is_events and self.status < 400
         elif message["type"] == "http.response.body":
             body = message.get("body", b"")
@@ -66,10 +72,14 @@ class Exchange:
         except RequestError:  # the rest would tell of a good end; it is dropped, and cut short
             self.gone.set()
             return
+        if is_comment(event):
+            if self._comments:
+                self._outbox.put_ahead(event, written_bytes(event))
+            return
         tokens, error = weigh(event)
-        if error is not None:
-            self.error = error
-        self._outbox.put(event, tokens, written_bytes(event))
+        self.error = self.error or error
+        if not self.error:  # it is told in the dialect of the route, and is the end
+            self._outbox.put(event, tokens, written_bytes(event))
 
 
 async def run(call: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:

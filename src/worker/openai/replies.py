@@ -1,15 +1,46 @@
 """What a reply or an error of vLLM's becomes for the caller."""
 
 import base64
+import json
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
+from worker.errors import RequestError
 
-def value_of(content_type: str, content: bytes) -> Any:
+MESSAGES_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+
+
+class MessagesError(RequestError):
+    """An error as Anthropic's clients read it: in its envelope, and of its types."""
+
+    def __init__(self, error: RequestError) -> None:
+        usual = "invalid_request_error" if error.code < 500 else "api_error"
+        kind = MESSAGES_TYPES.get(error.code, usual)
+        super().__init__(error.message, code=error.code, type=kind, param=error.param)
+
+    def body(self) -> dict[str, Any]:
+        return {"type": "error", **super().body()}
+
+
+def value_of(headers: Mapping[str, str], content: bytes) -> Any:
+    """Return what a reply becomes: JSON, a text, or bytes with the `metadata` that is beside them.
+
+    What has no type is a text, if it is one.
+    """
     if not content:
         return {"status": 200}
+    content_type = headers.get("content-type", "")
     kind = content_type.split(";")[0].strip()
     text = content.decode("utf-8", errors="replace")
     if kind.endswith("json"):
@@ -21,31 +52,13 @@ def value_of(content_type: str, content: bytes) -> Any:
         # None would be the end of the job.
         is_special = reply is None or (isinstance(reply, dict) and reply.get("error"))
         return text if is_special else reply
-    if kind.startswith("text/"):
+    if kind.startswith("text/") or (not kind and "\ufffd" not in text and "\0" not in text):
         return text
-    return {"content_type": content_type, "base64": base64.b64encode(content).decode("ascii")}
-
-
-# What vLLM says of a body of the wrong shape: the repr of pydantic's dicts, or pydantic's own text.
-_ENTRIES = (
-    re.compile(
-        r"'loc': '(?:body\.)?(?P<where>[^']*)', 'msg': (?P<q>['\"])(?P<what>.*?)(?<!\\)(?P=q)"
-    ),
-    re.compile(r"^(?P<where>\S+)\n  (?P<what>.*?) \[type=", re.MULTILINE),
-)
-MOST_ENTRIES = 3  # a union reports each of its branches
-
-
-def in_words(message: str) -> str:
-    """Put vLLM's list of validation errors in words; any other message stays as it is."""
-    if not re.match(r"\d+ validation errors?\b", message):
-        return message
-    entries = dict.fromkeys(
-        f"{found['where']}: {found['what'].replace(chr(92), '')}"
-        for entry in _ENTRIES
-        for found in entry.finditer(message)
-    )
-    return "; ".join(list(entries)[:MOST_ENTRIES]) + "." if entries else message
+    value = {"content_type": content_type, "base64": base64.b64encode(content).decode("ascii")}
+    if "metadata" in headers:  # vLLM's: where each of several embeddings lies in the bytes
+        with suppress(ValueError):
+            value["metadata"] = json.loads(headers["metadata"])
+    return value
 
 
 def hint(message: str) -> str:
@@ -54,6 +67,8 @@ def hint(message: str) -> str:
         return " Set the variable CUSTOM_CHAT_TEMPLATE, or use the route /v1/completions."
     if "skip_tokenizer_init" in message:
         return " (The variable SKIP_TOKENIZER_INIT. Token ids for /v1/completions need none.)"
+    if "tool-call-parser" in message and "requires" in message:
+        return " (On this worker that is ENABLE_AUTO_TOOL_CHOICE=1 beside TOOL_CALL_PARSER.)"
     if option := re.search(r"--([a-z][a-z0-9-]+)", message):
         variable = option[1].replace("-", "_").upper()
         return f" (On this worker {option[0]} is the variable {variable}.)"

@@ -9,7 +9,7 @@ from fastapi.params import Form
 from worker.errors import RequestError
 from worker.sentences import nearest, shown
 
-# Beside every route under /v1: what answers a client and changes nothing in the server.
+# What answers a client and changes nothing in the server; a new route of vLLM's is none of them.
 OPEN_ROUTES = frozenset(
     {
         "/classify",
@@ -20,12 +20,33 @@ OPEN_ROUTES = frozenset(
         "/rerank",
         "/score",
         "/tokenize",
+        "/v1/audio/transcriptions",
+        "/v1/audio/translations",
+        "/v1/chat/completions",
+        "/v1/chat/completions/batch",
+        "/v1/chat/completions/derender",
+        "/v1/chat/completions/render",
+        "/v1/completions",
+        "/v1/completions/derender",
+        "/v1/completions/render",
+        "/v1/embeddings",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/v1/messages/render",
+        "/v1/models",
+        "/v1/models/{name:path}",
+        "/v1/rerank",
+        "/v1/responses",
+        "/v1/responses/render",
+        "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
+        "/v1/score",
+        "/v1/systemone",
         "/v2/embed",
         "/v2/rerank",
         "/version",
     }
 )
-ADMIN_ROUTES = frozenset({"/v1/load_lora_adapter", "/v1/unload_lora_adapter"})
 
 
 @dataclass(frozen=True)
@@ -40,13 +61,17 @@ class Route:
 
 
 class Routes:
-    """The routes that jobs may use, made from the app's own table."""
+    """The routes that jobs may use; `warnings` says which of the `extra` ones are nowhere."""
 
     def __init__(self, app: Any, extra: Iterable[str]) -> None:
         everything = [_route(route) for route in app.routes if getattr(route, "methods", None)]
-        wanted = set(extra)
-        self._closed = [r for r in everything if not _is_open(r.path) and r.path not in wanted]
+        there, wanted = {route.path for route in everything}, set(extra)
+        self._closed = [r for r in everything if r.path not in OPEN_ROUTES | wanted]
         self._open = _merged(r for r in everything if r not in self._closed)
+        self.warnings = [
+            f"EXTRA_ROUTES: this model's server has no route {path}.{nearest(path, there)}"
+            for path in sorted(wanted - there)
+        ]
 
     def find(self, path: str) -> tuple[str, Route]:
         """Return the path to call and its route: as written, else with `/v1`, else without.
@@ -87,10 +112,6 @@ def _route(route: Any) -> Route:
         takes_form=any(isinstance(param.field_info, Form) for param in params),
         matches=matches,
     )
-
-
-def _is_open(path: str) -> bool:
-    return path in OPEN_ROUTES or (path.startswith("/v1/") and path not in ADMIN_ROUTES)
 
 
 def _merged(routes: Iterable[Route]) -> list[Route]:

@@ -13,7 +13,7 @@ import uvloop
 
 from worker.batching import BatchSizes
 from worker.configuration.settings import Settings
-from worker.engine import probe, server
+from worker.engine import media, probe, server
 from worker.engine.facts import facts_of, model_defaults
 from worker.engine.server import Engine
 from worker.errors import StartError
@@ -59,6 +59,8 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
             ):
                 start.phase("fetching the model")
                 args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
+                if not settings.own.allow_private_media:
+                    media.use_public_addresses()
                 start.phase("loading the model")
                 served = settings.served_model_names[0]
                 engine = stack.enter_context(server.running(args, served, loop))
@@ -110,6 +112,8 @@ def _handler(settings: Settings, engine: Engine, facts: Facts) -> Handler:
     own = settings.own
     turns = Turns(own.max_chains, own.max_costly_chains)
     routes = Routes(engine.app, own.extra_routes)
+    for warning in routes.warnings:
+        log.warning(warning)
 
     def dialect(request: Request) -> Call:
         if isinstance(request, NativeRequest):
@@ -135,7 +139,6 @@ def _handler(settings: Settings, engine: Engine, facts: Facts) -> Handler:
         dialect,
         sizes,
         own.max_result_mb * 1_000_000,
-        errors_as_output=own.openai_errors_as_output,
     )
 
 

@@ -10,8 +10,10 @@ from vllm.exceptions import VLLMValidationError
 from vllm.v1.engine.exceptions import EngineGenerateError
 
 from worker.batching import BatchSizes
+from worker.engine.refusals import Refusals
 from worker.engine.server import Engine
 from worker.errors import EngineDied, RequestError
+from worker.processor.reports import Report
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -20,7 +22,9 @@ FAILED = "The worker failed to answer this job."
 
 def translate(error: Exception, *, errored: bool = False) -> RequestError:
     client: Any = SimpleNamespace(errored=errored)
-    return Engine(client, None, None, "", Path("/dev/null")).translate(error)
+    nothing = Path("/dev/null")
+    engine = Engine(client, None, None, "", nothing, Refusals(Report(nothing)))
+    return engine.translate(error)
 
 
 def caused(error: Exception, cause: Exception) -> Exception:
