@@ -46,7 +46,7 @@ def test_run_and_stream(echo: LocalEndpoint, client: Client) -> None:
     assert [post.value for post in record.stream] == yields
 
 
-def test_run_and_status(client: Client) -> None:
+def test_run_and_status(echo: LocalEndpoint, client: Client) -> None:
     """A generator's job ends without anyone reading its stream, and its webhook is called once."""
     calls: list[dict] = []
 
@@ -61,6 +61,7 @@ def test_run_and_status(client: Client) -> None:
 
     with HTTPServer(("127.0.0.1", 0), Hook) as server:
         server.timeout = 0.5
+        echo.set_knobs(webhook_retry_s=0.01)  # a second call would come while this looks for it
         job_input = {"yields": ["a", {"b": 1}], "pause_s": 0.01}
         hook = f"http://127.0.0.1:{server.server_port}/"
         job = client.run({"input": job_input, "webhook": hook})
@@ -68,6 +69,7 @@ def test_run_and_status(client: Client) -> None:
         status = job._fetch_job()
         for _ in range(2):
             server.handle_request()
+    echo.set_knobs(webhook_retry_s=Knobs().webhook_retry_s)
 
     assert status["output"] == ["a", {"b": 1}]
     assert calls == [{**status, "input": job_input, "webhook": hook}]
