@@ -178,7 +178,7 @@ def test_stop_before_the_job_starts(house) -> None:
     ("fault", "sentence"),
     [
         ({"route": "jobs"}, "route='jobs' is not one of job-take, "),
-        ({"route": "posts", "state": 500}, "a fault has no state"),
+        ({"route": "posts", "state": 500}, "unknown field `state`"),
         ({"route": "posts", "status": 5}, "status=5 is not an HTTP status"),
         ({"route": "posts", "times": 0}, "times=0 is less than 1"),
         ({"route": "ping", "stop": True}, "stop is for job-take and job-stream"),
