@@ -104,7 +104,7 @@ known, or ours: something a real endpoint does not have.
 def knobs_page() -> str:
     """Return docs/local-endpoint-knobs.md."""
     rows = (
-        (f"`{one.name}`", one.accepts, f"`{one.default}`", one.basis, one.meaning)
+        (f"`{one['name']}`", one["accepts"], f"`{one['default']}`", one["basis"], one["meaning"])
         for one in knobs.describe()
     )
     return f"{KNOBS}\n{_table(('Knob', 'Accepts', 'Default', 'Basis', 'Meaning'), rows)}"

@@ -135,10 +135,7 @@ class ControlSide(Side):
     async def knobs(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """Return every knob with its value and its meaning."""
         values = self._knobs
-        described = [
-            {**dataclasses.asdict(knob), "value": getattr(values, knob.name)}
-            for knob in knobs.describe()
-        ]
+        described = [{**one, "value": getattr(values, one["name"])} for one in knobs.describe()]
         return wire.reply({"knobs": described})
 
     async def set_knobs(self, request: web.Request) -> web.Response:

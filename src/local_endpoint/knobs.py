@@ -158,27 +158,15 @@ class Knobs:
 KINDS: dict[str, Any] = typing.get_type_hints(Knobs)
 
 
-@dataclass(frozen=True)
-class Description:
-    """One knob, for people: `accepts` says in words what it may be."""
-
-    name: str
-    accepts: str
-    default: Any
-    basis: Basis
-    meaning: str
-
-
-def describe() -> list[Description]:
-    """Describe every knob, in their order."""
+def describe() -> list[dict[str, Any]]:
+    """Describe every knob, in their order: name, default, basis, meaning, and what it accepts."""
     return [
-        Description(
-            name=field.name,
-            accepts=_accepted(KINDS[field.name]),
-            default=field.default,
-            basis=field.metadata["basis"],
-            meaning=field.metadata["meaning"],
-        )
+        {
+            "name": field.name,
+            "accepts": _accepted(KINDS[field.name]),
+            "default": field.default,
+            **field.metadata,
+        }
         for field in dataclasses.fields(Knobs)
     ]
 

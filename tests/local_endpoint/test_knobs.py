@@ -55,9 +55,9 @@ def test_replace() -> None:
 def test_described() -> None:
     """Every knob says what it means and what its default rests on, and accepts its default."""
     described = describe()
-    written = [f"{one.name}={one.default}" for one in described]
+    written = [f"{one['name']}={one['default']}" for one in described]
 
-    assert [one.name for one in described] == [field.name for field in dataclasses.fields(Knobs)]
+    assert [one["name"] for one in described] == [field.name for field in dataclasses.fields(Knobs)]
     assert Knobs.parse(written) == Knobs()
-    assert all(one.meaning and one.accepts for one in described)
-    assert {one.basis for one in described} == {"documented", "observed", "assumed", "ours"}
+    assert all(one["meaning"] and one["accepts"] for one in described)
+    assert {one["basis"] for one in described} == {"documented", "observed", "assumed", "ours"}
