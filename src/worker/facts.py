@@ -29,7 +29,9 @@ class Limits:
         least=1,
     )
     max_sequences: int = variable(
-        1024, "The most answers of one native job: its prompts times `n`.", least=1
+        2048,
+        "The most answers of one job, on every route: its prompts (or inputs) times `n`.",
+        least=1,
     )
     max_scores: int = variable(
         20, "The most `output_scores` and `output_logits` for each token.", least=1
@@ -39,6 +41,47 @@ class Limits:
         "The most sequences of several tokens in `bad_words_ids` and `sequence_bias`.",
         least=1,
     )
+    max_stop_strings: int = variable(
+        256, "The most texts of each of `stop`, `stop_strings` and `bad_words`.", least=1
+    )
+    max_stop_characters: int = variable(
+        16_384, "The most characters that the texts of one of these have together.", least=1
+    )
+    max_token_ids: int = variable(
+        32_768,
+        "The most entries of one parameter that lists token ids, such as `logit_bias`, "
+        "`stop_token_ids` or `suppress_tokens`.",
+        least=1,
+    )
+    max_choices: int = variable(
+        4096, "The most texts of the `choice` of structured outputs.", least=1
+    )
+    max_grammar_bytes: int = variable(
+        65_536,
+        "The largest schema, regular expression, grammar or choice of structured outputs. Nothing "
+        "can stop its compilation, and others wait for it.",
+        least=1,
+    )
+    max_optional_properties: int = variable(
+        500,
+        "The most properties of one JSON schema that are not `required`: the time to compile it "
+        "grows with the square of their number.",
+        least=1,
+    )
+    max_input_depth: int = variable(
+        128, "How deep the objects and lists of an input may nest.", least=8
+    )
+    max_input_values: int = variable(
+        50_000,
+        "The most fields of objects, and objects and lists inside lists, that an input may hold "
+        "(numbers and texts in a list do not count).",
+        least=100,
+    )
+    max_name_length: int = variable(
+        1024,
+        "The most characters of a job's id, a route, and a body's `model` and `request_id`.",
+        least=1,
+    )
 
 
 @dataclass(frozen=True)
@@ -46,11 +89,13 @@ class Facts:
     """What a request's parameters are judged by: the engine's facts and the limits.
 
     `defaults` is what vLLM reads of the model's generation_config.json, `inherited` the rest of
-    it; `eos` are token ids. `why_no_chain` says why there is no chain; empty where it runs.
+    it; `eos` are token ids. `most_tokens` is the deployment's own limit of an answer's length.
+    `why_no_chain` says why there is no chain; empty where it runs.
     """
 
     vocab_size: int
     max_model_len: int
+    most_tokens: int | None = None
     eos: tuple[int, ...] = ()
     has_tokenizer: bool = True
     engine_options: Mapping[str, Any] = field(default_factory=dict)

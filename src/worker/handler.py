@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
 from worker.errors import EngineDied, RequestError, too_large, unforeseen
+from worker.facts import Limits
 
 log = logging.getLogger("worker")
 
@@ -45,10 +46,12 @@ class Handler:
         dialect: Callable[[request.Request], Call],
         sizes: BatchSizes,
         max_result_bytes: int,
+        limits: Limits | None = None,
     ) -> None:
         self._dialect = dialect
         self._sizes = sizes
         self._max_result_bytes = max_result_bytes
+        self._limits = limits or Limits()
         self.running: set[asyncio.Task[Any]] = set()
         self.lost = 0
         self.is_closed = False
@@ -66,7 +69,7 @@ class Handler:
         self.running.add(task)
         task.add_done_callback(self.running.discard)
         try:
-            asked = request.read(job, self._sizes)
+            asked = request.read(job, self._sizes, self._limits)
         except RequestError as error:
             log.warning(FAILED, job.get("id"), error.type, error.message)
             for value in self._dialect(request.outline(job, self._sizes)).failure(error):

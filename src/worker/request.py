@@ -11,7 +11,9 @@ import msgspec
 
 from worker.batching import BatchSizes
 from worker.errors import RequestError
+from worker.facts import Limits
 from worker.generation import table
+from worker.generation.conflicts import contradiction
 from worker.sentences import nearest, shown
 
 SHAPES = (
@@ -28,12 +30,21 @@ NATIVE_KEYS = (
     "model",
     "apply_chat_template",
     "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
     "sampling_params",
     "stream",
     *BATCH_KEYS,
 )
 
-RENDERER_KEYS = frozenset({"conversation", "messages", "tools"})
+RENDERER_KEYS = frozenset(
+    {"conversation", "messages", "tools", "add_generation_prompt", "continue_final_message"}
+)
+# Where a route's body names its prompts, each of which costs an engine request.
+PROMPT_KEYS = (
+    *("prompt", "input", "messages", "texts", "queries", "documents"),
+    *("text_1", "text_2", "data_1", "data_2"),
+)
 
 Prompt = str | list[int]
 
@@ -67,36 +78,48 @@ class NativeRequest:
     prompts: tuple[Prompt, ...] = ()
     messages: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continues: bool = False  # the conversation's last message, in place of an answer to it
+    add_generation_prompt: bool = True
     sampling_params: dict[str, Any] = field(default_factory=dict)
 
 
 Request = RouteRequest | NativeRequest
 
 
-def read(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
+def read(job: Mapping[str, Any], sizes: BatchSizes, limits: Limits | None = None) -> Request:
     """Read a job as RunPod's SDK hands it over (`id`, `input`); the job is not changed.
 
     `sizes` holds for jobs that name none. Raises RequestError with a sentence for an input that
-    is of no known shape or holds a wrong value.
+    is of no known shape, holds a wrong value, or is larger than `limits` (the defaults) allow.
     """
-    given = job.get("input")
+    limits = limits or Limits()
+    given, job_id = job.get("input"), str(job.get("id", ""))
+    _limit_length(job_id, "The job's id", limits)
     if not isinstance(given, dict):
         raise RequestError(SHAPES)
+    _limit_values(given, limits)
     try:
         msgspec.json.encode(given)
     except UnicodeEncodeError:
         raise RequestError(
             "The input holds half of a surrogate pair, which no UTF-8 text can hold: a character "
-            "outside the basic plane, such as an emoji, was cut in two."
+            "outside the basic plane, such as an emoji, was cut in two.",
+            param=_half_pair(given),
         ) from None
-    except RecursionError:
-        raise RequestError("The input is nested too deeply.") from None
+    for name in ("openai_route", "route", "model"):
+        _limit_length(given.get(name), name, limits)
+    for body in (given.get("openai_input"), given.get("body")):
+        if isinstance(body, dict):
+            for name in ("model", "request_id"):
+                _limit_length(body.get(name), name, limits)
+            _limit_sequences(body, limits)
     for reader in (_read_openai, _read_route, _read_native):
-        request = reader(str(job.get("id", "")), given, sizes)
+        request = reader(job_id, given, sizes)
         if request is not None:
             return request
     known = ("openai_route", "openai_input", "route", "body", *NATIVE_KEYS)
-    raise RequestError(SHAPES + "".join(_unknown(key, known) for key in given if key not in known))
+    strange = next((key for key in given if key not in known), None)
+    raise RequestError(SHAPES + ("" if strange is None else _unknown(strange, known)))
 
 
 def outline(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
@@ -107,6 +130,88 @@ def outline(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
             path = given[key] if isinstance(given[key], str) else ""
             return RouteRequest(job_id, sizes, path, None, given.get(body))
     return NativeRequest(job_id, sizes, stream=False, model=None)
+
+
+def _limit_values(given: Any, limits: Limits) -> None:
+    """Refuse what nests too deep or holds too much, before anything walks it that is slow."""
+    level, depth, values = [given], 1, 0
+    while level:
+        if depth > limits.max_input_depth:
+            raise RequestError(
+                f"The input nests objects and lists deeper than {limits.max_input_depth} levels, "
+                "the most that this worker takes (MAX_INPUT_DEPTH)."
+            )
+        below: list[Any] = []
+        for node in level:
+            children = node.values() if isinstance(node, dict) else node
+            values += len(node) if isinstance(node, dict) else 0
+            if not {dict, list}.isdisjoint(map(type, children)):
+                below += [child for child in children if isinstance(child, dict | list)]
+        values += len(below)
+        if values > limits.max_input_values:
+            raise RequestError(
+                f"The input holds {values:,} fields and lists or more, and this worker takes "
+                f"{limits.max_input_values:,} (MAX_INPUT_VALUES)."
+            )
+        level, depth = below, depth + 1
+
+
+def _limit_length(name: Any, what: str, limits: Limits) -> None:
+    if isinstance(name, str) and len(name) > limits.max_name_length:
+        raise RequestError(
+            f"{what} has {len(name):,} characters, and this worker takes "
+            f"{limits.max_name_length:,} (MAX_NAME_LENGTH).",
+            param=None if " " in what else what,
+        )
+
+
+def _limit_sequences(body: dict[str, Any], limits: Limits) -> None:
+    """Refuse a route's body that asks for too many answers, before vLLM works for it."""
+    prompts = max(count_prompts(body.get(name)) for name in PROMPT_KEYS)
+    n = max(_whole(body.get(name)) for name in ("n", "best_of"))
+    if prompts * n > limits.max_sequences:
+        raise RequestError(
+            f"The job asks for {prompts * n:,} answers, and one job may have "
+            f"{limits.max_sequences:,} (MAX_SEQUENCES).",
+            param="n" if n > 1 else None,
+        )
+
+
+def count_prompts(given: Any) -> int:
+    """Return how many prompts there are in a text, token ids, or a list of either."""
+    if isinstance(given, list) and given and isinstance(given[0], str | list):
+        return len(given)
+    return 1
+
+
+def _whole(value: Any) -> int:
+    """Return the number that vLLM's routes read of a field, 1 for what they refuse."""
+    try:
+        return max(int(float(value)), 1) if not isinstance(value, dict | list) else 1
+    except (TypeError, ValueError, OverflowError):
+        return 1
+
+
+def _half_pair(value: Any) -> str | None:
+    """Return where in an input the first half of a surrogate pair is, as vLLM names a field."""
+    if isinstance(value, str):
+        return None if value.isascii() or _is_text(value) else ""
+    items = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in items:
+        if isinstance(key, str) and not _is_text(key):
+            return ""
+        if isinstance(one, str | dict | list) and (found := _half_pair(one)) is not None:
+            path = f"{key}.{found}".rstrip(".")
+            return path.removeprefix("openai_input.").removeprefix("body.")
+    return None
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
@@ -141,20 +246,18 @@ def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
     messages, prompt = given.get("messages"), _given_prompt(given)
     if messages is None and prompt is None:
         return None
-    _only(given, NATIVE_KEYS)
-    sampling_params = given.get("sampling_params")
-    if not isinstance(sampling_params, dict | None):
-        raise RequestError("sampling_params must be an object.", param="sampling_params")
+    _only(given, (*NATIVE_KEYS, *table.BY_NAME))
+    sampling_params = _sampling_params(given)
     request = NativeRequest(
         job_id,
         _sizes(given, sizes),
         stream=_bool(given, "stream"),
         model=_model(given),
         chat_template_kwargs=_template_kwargs(given),
-        sampling_params=dict(sampling_params or {}),
+        sampling_params=sampling_params,
     )
     if messages is not None:
-        return replace(request, messages=_messages(messages))
+        return _conversation(replace(request, messages=_messages(messages)), given)
     prompts = _prompts(prompt, may_be_empty="bos_token_id" in request.sampling_params)
     if not _bool(given, "apply_chat_template"):
         return replace(request, prompts=prompts)
@@ -165,6 +268,50 @@ def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
             param="apply_chat_template",
         )
     return replace(request, messages=[{"role": "user", "content": prompts[0]}])
+
+
+def _sampling_params(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the generation parameters, which may stand beside the prompt too."""
+    inner = given.get("sampling_params")
+    if not isinstance(inner, dict | None):
+        raise RequestError("sampling_params must be an object.", param="sampling_params")
+    asked = dict(inner or {})
+    for name in table.BY_NAME.keys() & given.keys():
+        value = given[name]
+        if value is None:
+            continue
+        if asked.get(name) not in (None, value):
+            raise contradiction(f"sampling_params.{name}", asked[name], name, value)
+        asked[name] = value
+    return asked
+
+
+def _conversation(request: NativeRequest, given: dict[str, Any]) -> NativeRequest:
+    """Settle what becomes of a conversation that ends with the assistant's own words."""
+    continues = _bool(given, "continue_final_message")
+    adds = given.get("add_generation_prompt")
+    adds = not continues if adds is None else _bool(given, "add_generation_prompt")
+    assert request.messages is not None
+    is_assistants = request.messages[-1]["role"] == "assistant"
+    if continues and adds:
+        raise RequestError(
+            "continue_final_message and add_generation_prompt contradict each other: the first "
+            "goes on with the last message, the second answers it.",
+            param="continue_final_message",
+        )
+    if continues and not (is_assistants and request.messages[-1].get("content")):
+        raise RequestError(
+            "continue_final_message goes on with the assistant's words, and the last message has "
+            "none.",
+            param="continue_final_message",
+        )
+    if is_assistants and given.get("add_generation_prompt") is None and not continues:
+        raise RequestError(
+            "The last message is the assistant's. Give continue_final_message: true to go on with "
+            "its words, or add_generation_prompt: true for another answer after it.",
+            param="messages",
+        )
+    return replace(request, continues=continues, add_generation_prompt=adds)
 
 
 def _given_prompt(given: dict[str, Any]) -> Any:
@@ -219,7 +366,8 @@ def _is_token_ids(value: Any) -> bool:
     return (
         isinstance(value, list)
         and bool(value)
-        and all(type(item) is int and item >= 0 for item in value)
+        and set(map(type, value)) == {int}
+        and min(value) >= 0
     )
 
 
@@ -301,11 +449,10 @@ def _only(given: dict[str, Any], known: tuple[str, ...], body: str = "sampling_p
     for key in given:
         if key in known:
             continue
-        if body == "sampling_params" and key in table.BY_NAME:
-            raise RequestError(f'{key} belongs in "sampling_params".', param=key)
+        own = [name for name in known if name not in table.BY_NAME]
         raise RequestError(
             f"{_unknown(key, known).strip()} "
-            f'Known: {", ".join(known)}; anything else belongs in "{body}".'
+            f'Known: {", ".join(own)}; anything else belongs in "{body}".'
         )
 
 

@@ -7,17 +7,26 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
+from itertools import islice
 from typing import Any
+
+LONGEST_WORD = 100
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return ` Did you mean 'x'?` for a probable misspelling, else nothing."""
+    if len(word) > LONGEST_WORD:  # the search takes time that grows with its length
+        return ""
     matches = get_close_matches(word, known, n=1, cutoff=0.7)
     return f" Did you mean {matches[0]!r}?" if matches else ""
 
 
 def shown(value: Any) -> str:
     """Return a job's value as a sentence can quote it: as JSON, and short."""
+    if isinstance(value, str | list):
+        value = value[:100]
+    elif isinstance(value, dict):
+        value = dict(islice(value.items(), 100))
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 80 else f"{text[:79]}…"
 

@@ -54,10 +54,9 @@ TOUCHES: dict[str, list[Row]] = {
         f"{V2}.logits_processor.interface ~ prompt_len: UvaBackedTensor",
         "vllm:SamplingParams{structured_outputs allowed_token_ids stop_token_ids max_tokens}",
     ],
-    "processor/admission": [
-        f"{V1}:LogitsProcessor.validate_params(params)",
-        f"{PROCESSOR}.validate_params(params)",
-        r"vllm.v1.engine.input_processor ~ self\.validate_logits_processors_params\(",
+    "engine/admission": [
+        r"vllm.v1.engine.input_processor ~ self\._validate_params\(params, supported_tasks\)",
+        r"vllm.v1.engine.input_processor ~ self\.renderer\.validate_token_ids\(prompt_ids\)",
         f"{V2}.logit_bias:MAX_NUM_ALLOWED_TOKEN_IDS == 1024",
         f"{V2}.logit_bias:MAX_NUM_LOGIT_BIAS_TOKENS == 1024",
         f"{V2}.logit_bias:MAX_NUM_STOP_TOKEN_IDS == 128",

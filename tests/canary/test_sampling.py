@@ -106,7 +106,7 @@ TOUCHES: dict[str, list[Row]] = {
          lambda: the(SAMPLING)(temperature=0.005).temperature, 0.01),
     ],
     "native/writing": [f"{SAMPLING}{{output_kind extra_args}}", f"{SAMPLING}.clone(self)"],
-    "processor/admission": [f"{SAMPLING}{{all_stop_token_ids}}"],
+    "engine/admission": [f"{SAMPLING}{{all_stop_token_ids}}"],
     "processor/processor": [f"{SAMPLING}{{eos_token_id}}"],
     "openai/bodies": [
         ("the vllm_xargs of a chat become extra_args",

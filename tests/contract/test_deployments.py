@@ -58,6 +58,7 @@ def no_tokenizer() -> Iterator[Served]:
         "MAX_COSTLY_CHAINS": "1",
         "MAX_NUM_BEAMS": "3",
         "MAX_SEQUENCES": "5",
+        "OVERRIDE_GENERATION_CONFIG": '{"max_new_tokens": 6}',
         "MAX_SCORES": "2",
         "MAX_WORD_SEQUENCES": "2",
     }
@@ -179,6 +180,10 @@ def test_the_routes_that_need_no_text(no_tokenizer: Served) -> None:
         (native([IDS] * 3, n=2), "MAX_SEQUENCES"),
         (native(IDS, n=6), "MAX_SEQUENCES"),
         (native([IDS] * 3, best_of=2), "MAX_SEQUENCES"),
+        (completion(n=6), "MAX_SEQUENCES"),
+        (completion(n="6"), "MAX_SEQUENCES"),
+        (completion(prompt=[IDS] * 3, n=2), "MAX_SEQUENCES"),
+        (completion(n=6, use_beam_search=True), "MAX_SEQUENCES"),
         (native(IDS, output_scores=3), "MAX_SCORES"),
         (native(IDS, output_logits=3), "MAX_SCORES"),
         (native(IDS, bad_words_ids=[[1, 2], [3, 4], [5, 6]]), "MAX_WORD_SEQUENCES"),
@@ -192,6 +197,45 @@ def test_limits(no_tokenizer: Served, given: dict[str, Any], variable: str) -> N
 
     assert Status.FAILED == record.status
     assert variable in message(record)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        native([1, 4096]),
+        native([[1, 2], [4096]]),
+        {"prompt_token_ids": [4096]},
+        native([10**12]),
+        native(IDS, guidance_scale=2.0, negative_prompt_ids=[4096]),
+        completion(prompt=[1, 4096]),
+        completion(prompt=[[1], [4096]], stream=True),
+        completion(prompt=[1, 2**40]),
+        completion(prompt=[1, 4096], generation_parameters={"typical_p": 0.9}),
+        completion(prompt=[1, 4096], n=2, use_beam_search=True),
+        completion(prompt=[-1]),
+        {"route": "/detokenize", "body": {"tokens": [4096, -1]}},
+    ],
+)
+def test_ids_beyond_the_vocabulary_fail_alone(no_tokenizer: Served, given: dict[str, Any]) -> None:
+    """The engine would die of them, and vLLM does not look without a tokenizer."""
+    record = no_tokenizer.run(given)
+    code = json.loads(record.done[-1].value["error"])["error"]["code"]
+
+    assert Status.FAILED == record.status
+    assert 400 == code
+    assert Status.COMPLETED == no_tokenizer.run(native(IDS)).status
+
+
+def test_the_deployments_own_length_is_the_most(no_tokenizer: Served) -> None:
+    """max_new_tokens of OVERRIDE_GENERATION_CONFIG bounds native answers as it does vLLM's."""
+    long = {"max_tokens": 20, "ignore_eos": True}
+    for given in (native(IDS, **long), native(IDS, max_new_tokens=20, max_tokens=None)):
+        (choice,) = choices(no_tokenizer.run(given))
+        assert 6 >= len(choice["token_ids"])
+    (choice,) = choices(no_tokenizer.run(native(IDS, **long)))
+    reply = no_tokenizer.run(completion(**long)).done[-1].value["output"][0]
+
+    assert 6 == len(choice["token_ids"]) == reply["usage"]["completion_tokens"]
 
 
 def test_chains_wait_for_their_turn(no_tokenizer: Served) -> None:

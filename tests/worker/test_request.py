@@ -3,12 +3,14 @@
 import copy
 import dataclasses
 import json
+import time
 from typing import Any
 
 import pytest
 
 from worker.batching import BatchSizes
 from worker.errors import RequestError
+from worker.facts import Limits
 from worker.request import NativeRequest, Request, RouteRequest, read
 
 SIZES = BatchSizes(min=1, max=50, growth=3.0, max_delay_s=0.1)
@@ -175,8 +177,11 @@ def test_a_body_that_does_not_stream(body: Any) -> None:
         ({"prompt": "x", "sampling_params": "{}"}, "sampling_params must be an object."),
         ({"prompt": "x", "chat_template_kwargs": []}, "chat_template_kwargs must be an object."),
         ({"prompt": "x", "model": 5}, "model must be the name of a served model."),
-        ({"prompt": "x", "temperature": 1}, 'temperature belongs in "sampling_params".'),
-        ({"messages": HELLO, "max_tokens": 5}, 'max_tokens belongs in "sampling_params".'),
+        (
+            {"prompt": "x", "temperature": 1, "sampling_params": {"temperature": 0}},
+            "sampling_params.temperature=0 and temperature=1 contradict each other",
+        ),
+        ({"prompt": "x", "temprature": 1}, "Did you mean 'temperature'?"),
         ({"prompt": "x", "tempratur": 1}, 'anything else belongs in "sampling_params".'),
         ({"prompt": "x", "sampling_param": {}}, "Did you mean 'sampling_params'? Known: prompt"),
         ({"prompt": "x", "openai_route": CHAT}, 'anything else belongs in "openai_input".'),
@@ -190,7 +195,7 @@ def test_a_body_that_does_not_stream(body: Any) -> None:
         ({"prompt": "\ud83d"}, "half of a surrogate pair"),
         ({"messages": [{"role": "user", "content": "\ude00"}]}, "half of a surrogate pair"),
         ({"openai_route": CHAT, "openai_input": {"\udc00": 1}}, "half of a surrogate pair"),
-        ({"prompt": "x", "chat_template_kwargs": {"a": nested(5000)}}, "nested too deeply"),
+        ({"prompt": "x", "chat_template_kwargs": {"a": nested(5000)}}, "(MAX_INPUT_DEPTH)"),
     ],
 )
 def test_wrong_inputs(given: Any, fragment: str) -> None:
@@ -364,3 +369,141 @@ def test_a_request_is_frozen() -> None:
 
     with pytest.raises(dataclasses.FrozenInstanceError):
         request.job_id = "other"  # type: ignore[misc]
+
+
+SMALL = Limits(
+    max_input_depth=8, max_input_values=100, max_name_length=20, max_sequences=6, max_token_ids=9
+)
+CHAT_OF_20 = {"messages": [{"role": "user", "content": "x"}] * 34}
+
+
+@pytest.mark.parametrize(
+    ("given", "variable"),
+    [
+        ({"prompt": "x", "chat_template_kwargs": {"a": nested(8)}}, "MAX_INPUT_DEPTH"),
+        ({"openai_route": CHAT, "openai_input": {"a": nested(8)}}, "MAX_INPUT_DEPTH"),
+        ({"route": "/x", "body": nested(9)}, "MAX_INPUT_DEPTH"),
+        ({f"key{i}": 1 for i in range(101)}, "MAX_INPUT_VALUES"),
+        (CHAT_OF_20, "MAX_INPUT_VALUES"),
+        ({"openai_route": CHAT, "openai_input": CHAT_OF_20}, "MAX_INPUT_VALUES"),
+        ({"prompt": [[1]] * 101}, "MAX_INPUT_VALUES"),
+        ({"prompt": "x", "model": "m" * 21}, "MAX_NAME_LENGTH"),
+        ({"openai_route": CHAT, "openai_input": {"model": "m" * 21}}, "MAX_NAME_LENGTH"),
+        ({"route": "/x", "body": {"request_id": "m" * 21}}, "MAX_NAME_LENGTH"),
+        ({"openai_route": "/v1/" + "x" * 20}, "MAX_NAME_LENGTH"),
+        ({"openai_route": CHAT, "openai_input": {"n": 7}}, "MAX_SEQUENCES"),
+        ({"openai_route": CHAT, "openai_input": {"n": "7"}}, "MAX_SEQUENCES"),
+        ({"openai_route": CHAT, "openai_input": {"n": 7.0, "best_of": 1}}, "MAX_SEQUENCES"),
+        ({"route": "/v1/completions", "body": {"prompt": ["x"] * 4, "n": 2}}, "MAX_SEQUENCES"),
+        ({"route": "/v1/embeddings", "body": {"input": [[1]] * 7}}, "MAX_SEQUENCES"),
+        ({"route": "/rerank", "body": {"query": "x", "documents": ["x"] * 7}}, "MAX_SEQUENCES"),
+        ({"route": "/score", "body": {"text_1": "x", "text_2": ["x"] * 7}}, "MAX_SEQUENCES"),
+    ],
+)
+def test_an_input_beyond_a_limit_names_it(given: dict[str, Any], variable: str) -> None:
+    """What is too large is refused before anything is done for it, with the variable's name."""
+    with pytest.raises(RequestError) as refused:
+        read({"id": "1", "input": given}, SIZES, SMALL)
+
+    assert f"({variable})" in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"prompt": [1] * 5000},
+        {"prompt": "x", "chat_template_kwargs": {"a": nested(5)}},
+        {"messages": [{"role": "user", "content": "x"}] * 30},
+        {"openai_route": CHAT, "openai_input": {"n": 6}},
+        {"openai_route": CHAT, "openai_input": {"n": [7]}},
+        {"openai_route": "/v1/responses", "openai_input": {"input": [{"role": "user"}] * 20}},
+        {"route": "/v1/completions", "body": {"prompt": [5] * 500, "n": 6}},
+        {"route": "/v1/embeddings", "body": {"input": ["x"] * 6}},
+    ],
+)
+def test_an_input_within_the_limits_passes(given: dict[str, Any]) -> None:
+    """The items of flat lists are no fields, and token ids no prompts."""
+    read({"id": "1", "input": given}, SIZES, SMALL)
+
+
+def test_a_long_job_id_is_refused() -> None:
+    """The engine carries a request's id in every output, so its length is bounded."""
+    with pytest.raises(RequestError, match=r"\(MAX_NAME_LENGTH\)"):
+        read({"id": "j" * 1025, "input": {"prompt": "x"}}, SIZES)
+
+
+def test_thousands_of_unknown_keys_cost_no_more_than_one() -> None:
+    """Only the first unknown key is looked up, and none that is too long to be a misspelling."""
+    many = {f"prompt{i}": 1 for i in range(20_000)}
+    took = {}
+    for name, given in (("many", many), ("long", {"x" * 1_000_000: 1}), ("one", {"promptt": 1})):
+        begun = time.process_time()
+        for _ in range(5):
+            with pytest.raises(RequestError) as refused:
+                read({"id": "1", "input": given}, SIZES)
+        took[name] = time.process_time() - begun
+        assert len(refused.value.message) < 2000
+
+    assert took["many"] < 100 * took["one"]
+    assert took["long"] < 100 * took["one"]
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [
+        ({"prompt": "hi \ud83e"}, "prompt"),
+        ({"messages": [{"role": "user", "content": "\ud83e"}]}, "messages.0.content"),
+        ({"prompt": "x", "sampling_params": {"stop": ["a", "\ud83e"]}}, "sampling_params.stop.1"),
+        ({"openai_route": CHAT, "openai_input": {"user": "\ud83e"}}, "user"),
+        ({"route": "/x", "body": {"model": "\ud83e"}}, "model"),
+    ],
+)
+def test_half_a_character_is_named(given: dict[str, Any], param: str) -> None:
+    """Half of a surrogate pair is refused naming its field, and is not in the sentence itself."""
+    with pytest.raises(RequestError, match="half of a surrogate pair") as refused:
+        read({"id": "1", "input": given}, SIZES)
+
+    assert param == refused.value.param
+    refused.value.text().encode()
+
+
+def test_parameters_may_stand_beside_the_prompt() -> None:
+    """Generation parameters beside the prompt count as sampling_params, null as not given."""
+    given = {"prompt": "x", "temperature": 0.5, "max_tokens": None, "top_p": 0.9}
+    asked = native(given | {"sampling_params": {"temperature": 0.5, "n": 2}})
+
+    assert {"temperature": 0.5, "top_p": 0.9, "n": 2} == asked.sampling_params
+
+
+PREFILLED = [*HELLO, {"role": "assistant", "content": "1, 2,"}]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"messages": HELLO}, (False, True)),
+        ({"messages": HELLO, "add_generation_prompt": False}, (False, False)),
+        ({"messages": PREFILLED, "continue_final_message": True}, (True, False)),
+        ({"messages": PREFILLED, "add_generation_prompt": True}, (False, True)),
+        ({"messages": PREFILLED}, "continue_final_message: true"),
+        ({"messages": PREFILLED, "continue_final_message": False}, "continue_final_message: true"),
+        ({"messages": HELLO, "continue_final_message": True}, "assistant's words"),
+        (
+            {
+                "messages": PREFILLED,
+                "continue_final_message": True,
+                "add_generation_prompt": True,
+            },
+            "contradict",
+        ),
+    ],
+)
+def test_a_conversation_that_ends_with_the_assistant(given: dict[str, Any], expected: Any) -> None:
+    """It is continued, or answered anew, as the job says; where it says nothing it is refused."""
+    if isinstance(expected, str):
+        with pytest.raises(RequestError, match=expected):
+            ask(given)
+        return
+    asked = native(given)
+
+    assert expected == (asked.continues, asked.add_generation_prompt)

@@ -11,10 +11,15 @@ def facts_of(config: Any, **others: Any) -> Facts:
     eos = _generation_config(model).get(
         "eos_token_id", getattr(model.hf_text_config, "eos_token_id", None)
     )
+    defaults = model.get_diff_sampling_param()
     speculative = config.speculative_config
     return Facts(
         vocab_size=model.get_vocab_size(),
         max_model_len=model.max_model_len,
+        # As vLLM 0.32's routes read it (`override_max_tokens`).
+        most_tokens=defaults.get("max_tokens")
+        if model.generation_config not in ("auto", "vllm")
+        else model.override_generation_config.get("max_new_tokens"),
         eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
         has_tokenizer=not model.skip_tokenizer_init,
         engine_options={
@@ -26,7 +31,7 @@ def facts_of(config: Any, **others: Any) -> Facts:
                 for name in ("method", "num_speculative_tokens", "prompt_lookup_max")
             },
         },
-        defaults=model.get_diff_sampling_param(),
+        defaults=defaults,
         **others,
     )
 

@@ -9,9 +9,10 @@ from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.sampling_params import RequestOutputKind
 
+from worker.engine.admission import Rules
 from worker.engine.causes import sentence
 from worker.errors import StartError
-from worker.processor.admission import Rules
+from worker.facts import Limits
 from worker.processor.order import Order
 from worker.processor.processor import PATH
 from worker.processor.reports import Folder
@@ -40,7 +41,7 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
     return changed, ""
 
 
-def rules_of(client: Any) -> Rules:
+def rules_of(client: Any, limits: Limits) -> Rules:
     """Return what of the running engine requests are judged by at admission."""
     config = client.vllm_config
     has_tokenizer = not config.model_config.skip_tokenizer_init
@@ -51,6 +52,8 @@ def rules_of(client: Any) -> Rules:
         has_tokenizer=has_tokenizer,
         has_prompt_logprobs=config.lora_config is None or not on_cpu,
         tokenizer=client.get_tokenizer() if has_tokenizer else None,
+        vocab_size=config.model_config.get_vocab_size(),
+        limits=limits,
         model_stop_ids=1 + len(eos if isinstance(eos, list) else []),
     )
 

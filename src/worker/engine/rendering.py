@@ -1,5 +1,7 @@
 """Prompts, conversations and adapter names become what vLLM's engine takes."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
@@ -28,14 +30,14 @@ def adapter(app: Any, name: str | None) -> Any:
 
 
 async def conversation(
-    app: Any, messages: list[Any], template_kwargs: dict[str, Any] | None, max_tokens: int | None
+    app: Any, given: dict[str, Any], max_tokens: int | None, truncate: Mapping[str, Any]
 ) -> Any:
     """Return the engine input of a conversation, which vLLM's own chat renderer makes.
 
+    `given` are fields of vLLM's ChatCompletionRequest, and `truncate` those that cut the prompt.
     `max_tokens` is the room that the answer needs in the context; None where it needs none.
     """
-    given = {"messages": messages, "chat_template_kwargs": template_kwargs}
-    chat = ChatCompletionRequest.model_validate(given | _room(max_tokens))
+    chat = ChatCompletionRequest.model_validate(given | _room(max_tokens) | dict(truncate))
     rendered = await app.state.online_renderer.render_chat(chat)
     if isinstance(rendered, ErrorResponse):
         raise RequestError(rendered.error.message, code=rendered.error.code)
@@ -43,10 +45,19 @@ async def conversation(
     return item
 
 
-async def prompt(app: Any, given: str | list[int], max_tokens: int | None = None) -> Any:
+async def prompt(
+    app: Any,
+    given: str | list[int],
+    max_tokens: int | None = None,
+    truncate: Mapping[str, Any] = MappingProxyType({}),
+) -> Any:
     """Return the engine input of a text or of token ids."""
-    completion = CompletionRequest.model_validate({"prompt": given} | _room(max_tokens))
-    (item,) = await app.state.online_renderer.render_completion(completion)
+    fields = {"prompt": given} | _room(max_tokens) | dict(truncate)
+    completion = CompletionRequest.model_validate(fields)
+    rendered = await app.state.online_renderer.render_completion(completion)
+    if isinstance(rendered, ErrorResponse):
+        raise RequestError(rendered.error.message, code=rendered.error.code)
+    (item,) = rendered
     return item
 
 

@@ -29,13 +29,13 @@ from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from worker.engine import death, models, refusals
+from worker.engine import admission, death, models, refusals
 from worker.engine.causes import sentence
 from worker.engine.probe import rules_of, why_not_live, with_chain
 from worker.engine.refusals import Refusals
 from worker.engine.validation import in_words
 from worker.errors import EngineDied, RequestError, StartError, unforeseen
-from worker.processor.processor import Chain
+from worker.facts import Limits
 from worker.processor.reports import Folder
 
 DEATH_POLL_S = 0.25
@@ -125,19 +125,20 @@ def _is_vllms(error: Exception) -> bool:
 
 @contextmanager
 def running(
-    args: argparse.Namespace, model: str, loop: asyncio.AbstractEventLoop
+    args: argparse.Namespace, model: str, loop: asyncio.AbstractEventLoop, limits: Limits
 ) -> Iterator[Engine]:
     """Start the engine on `loop`; inside the block it is ready, outside it is gone.
 
     The loop stands still when the block is entered and when it is left, and may run in between.
-    `args` are vLLM's serve arguments, `model` is the name to show where vLLM would show a path.
+    `args` are vLLM's serve arguments, `model` is the name to show where vLLM would show a path,
+    and by `limits` requests are judged.
     Raises StartError with a sentence when the engine does not come up.
     """
     ready: asyncio.Future[Engine] = loop.create_future()
     over = asyncio.Event()
 
     async def own() -> None:  # one task enters and leaves: vLLM's contexts belong to a task
-        async with _running(args, model) as engine:
+        async with _running(args, model, limits) as engine:
             ready.set_result(engine)
             await over.wait()
 
@@ -154,7 +155,7 @@ def running(
 
 
 @asynccontextmanager
-async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine]:
+async def _running(args: argparse.Namespace, model: str, limits: Limits) -> AsyncIterator[Engine]:
     cli_env_setup()
     configure_logging_from_args(args)
     if args.tool_parser_plugin:
@@ -186,8 +187,8 @@ async def _running(args: argparse.Namespace, model: str) -> AsyncIterator[Engine
         if why := models.warning(client.vllm_config):
             log.warning(why)
         await stack.enter_async_context(app.router.lifespan_context(app))
+        admission.install(client, rules_of(client, limits))
         if not why_no_chain:
-            Chain.rules = rules_of(client)
             why_no_chain = await why_not_live(client, reports, died)
         yield Engine(client, app, reports, why_no_chain, died, Refusals(refused))
 

@@ -9,7 +9,6 @@ from typing import Any
 from worker.facts import Facts
 from worker.sentences import shown
 
-MOST_STOP_STRINGS = 256
 # Beyond these a division turns logits of 32 bits into infinities.
 COLDEST, HOTTEST = 1e-6, 1e6
 MOST = 2**62  # the engine speaks MessagePack, and adds to some of these
@@ -109,18 +108,24 @@ def _read_flag(value: Any, _: Facts) -> bool:
 FLAG = Check("true or false", _read_flag)
 
 
-def _read_texts(value: Any, _: Facts) -> list[str]:
+def _read_texts(value: Any, facts: Facts) -> list[str]:
     texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, list) or len(texts) > MOST_STOP_STRINGS:
+    if not isinstance(texts, list):
         raise ValueError
+    _most(len(texts), "texts", facts, "max_stop_strings")
     if not all(isinstance(text, str) and text for text in texts):
         raise ValueError
+    _most(sum(map(len, texts)), "characters together", facts, "max_stop_characters")
     return list(texts)
 
 
-TEXTS = Check(
-    f"a text or a list of at most {MOST_STOP_STRINGS} texts, none of them empty", _read_texts
-)
+def _most(given: int, what: str, facts: Facts, limit: str) -> None:
+    most = getattr(facts.limits, limit)
+    if given > most:
+        raise ValueError(f"have at most {most:,} {what}, and has {given:,} ({limit.upper()})")
+
+
+TEXTS = Check("a text or a list of texts, none of them empty", _read_texts)
 
 
 def _token_id(value: Any, facts: Facts) -> int:
@@ -135,6 +140,7 @@ def _token_id(value: Any, facts: Facts) -> int:
 def read_ids(value: Any, facts: Facts) -> list[int]:
     if not isinstance(value, list) or not value:
         raise ValueError
+    _most(len(value), "token ids", facts, "max_token_ids")
     return list(dict.fromkeys(_token_id(one, facts) for one in value))
 
 
@@ -150,6 +156,7 @@ def read_sequences(value: Any, facts: Facts) -> list[list[int]]:
     for ids in value:
         if not isinstance(ids, list) or not ids:
             raise ValueError
+        _most(len(ids), "token ids in a sequence", facts, "max_token_ids")
         sequences[tuple(_token_id(one, facts) for one in ids)] = None
     return [list(ids) for ids in sequences]
 
@@ -163,6 +170,7 @@ def _read_sequence_bias(value: Any, facts: Facts) -> list[list[Any]]:
             raise ValueError
         ids, bias = entry
         bias = _float(bias)
+        _most(len(ids), "token ids in a sequence", facts, "max_token_ids")
         if not ids or math.isnan(bias):
             raise ValueError
         if bias > HOTTEST:  # -inf forbids, as in transformers; the other would leave no number
@@ -195,6 +203,7 @@ def _read_logprobs(value: Any, facts: Facts) -> int | None:
 def _read_logit_bias(value: Any, facts: Facts) -> dict[int, float]:
     if not isinstance(value, dict):
         raise ValueError
+    _most(len(value), "token ids", facts, "max_token_ids")
     biases = {}
     for key, bias in value.items():
         token = int(key) if isinstance(key, str) and key.isascii() and key.isdigit() else key
@@ -237,6 +246,8 @@ def _read_schema(value: Any, facts: Facts) -> Any:
 def _read_id_rows(value: Any, facts: Facts) -> list[list[int]]:
     if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
         raise ValueError
+    for row in value:
+        _most(len(row), "token ids in a row", facts, "max_token_ids")
     # vLLM takes -1 for what fills up a row.
     return [[one if one == -1 else _token_id(one, facts) for one in row] for row in value]
 

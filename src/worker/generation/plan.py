@@ -1,6 +1,8 @@
 """What a job asks of the engine, decided: a frozen value."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from worker.engine.sampling_params import SamplingParams
 from worker.errors import invalid_parameter
@@ -35,7 +37,8 @@ class Plan:
     `logits` are the values of each token that the reply holds. `ranked` answers remain of best_of;
     `has_logprobs` says whether the job asked for some itself.
     `eos` is what the job itself says. `is_least_inherited`: not the job but the
-    model asks for a least length, which then gives way to the job's.
+    model asks for a least length, which then gives way to the job's. `truncate` are the fields
+    of vLLM's that cut the prompt.
     """
 
     params: SamplingParams
@@ -43,6 +46,7 @@ class Plan:
     has_length: bool
     is_least_inherited: bool
     max_length: int | None
+    truncate: Mapping[str, Any]
     beams: Beams | None
     guidance: Guidance | None
     heal: bool
@@ -96,4 +100,6 @@ class Plan:
                     "answer may have.",
                 )
             wanted = wanted if self.has_length else least
+        if self.facts.most_tokens is not None:
+            wanted = min(wanted, self.facts.most_tokens)
         return int(min(wanted, self.facts.max_model_len - prompt_tokens))

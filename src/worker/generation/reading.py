@@ -32,6 +32,7 @@ from worker.generation.plan import Beams, Guidance, Plan
 from worker.generation.table import BY_NAME
 from worker.sentences import nearest, shown
 
+TRUNCATION = ("truncate_prompt_tokens", "truncation_side")
 WARPERS = (
     "temperature",
     "top_h",
@@ -103,6 +104,7 @@ def read(given: Mapping[str, Any], facts: Facts, *, stream: bool) -> Plan:
         order=order,
         has_length=has_length,
         is_least_inherited=not own & {"min_new_tokens", "min_length"},
+        truncate={name: asked[name] for name in TRUNCATION if name in asked},
         max_length=None if own & {"max_new_tokens", "max_tokens"} else asked.get("max_length"),
         beams=beams,
         guidance=guidance,

@@ -593,7 +593,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     refused(
         "truncate",
         "Cuts the prompt.",
-        "Cut it before sending; a part of a prompt is another prompt.",
+        "Give truncate_prompt_tokens.",
     ),
     refused("grammar", "Constrains the answer.", "Give structured_outputs."),
     refused("adapter_id", "An adapter.", 'Give "model" beside sampling_params.'),
@@ -625,6 +625,20 @@ PARAMETERS: tuple[Parameter, ...] = (
         whole(-MOST, MOST),
         7,
         differs="transformers draws other numbers from the same seed.",
+    ),
+    vllm(
+        "truncate_prompt_tokens",
+        "Keeps so many of the prompt's tokens; -1 is as many as leave room for the answer.",
+        whole(-1),
+        64,
+        becomes="the prompt",
+    ),
+    vllm(
+        "truncation_side",
+        "Which end of the prompt `truncate_prompt_tokens` cuts off.",
+        choice("left", "right"),
+        "left",
+        becomes="the prompt",
     ),
     vllm("stop", "The answer ends before the first of these texts.", TEXTS_OR_NONE, ["User:"]),
     vllm(

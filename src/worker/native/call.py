@@ -46,8 +46,8 @@ class NativeCall:
                 )
             lora = rendering.adapter(self._engine.app, request.model)
             plan = reading.read(request.sampling_params, self._facts, stream=request.stream)
+            self._limit(max(len(request.prompts), 1) * max(plan.sequences, plan.params.n))
             items = await self._render(plan)
-            self._limit(len(items) * max(plan.sequences, plan.params.n))
             for item in items:
                 plan.max_tokens(len(item["prompt_token_ids"]))
             if plan.warnings:
@@ -121,11 +121,16 @@ class NativeCall:
         room = plan.params.max_tokens if has_room else None
         if request.messages is None:
             prompts = (self._prompt(prompt, plan) for prompt in request.prompts)
-            return [await rendering.prompt(app, prompt, room) for prompt in prompts]
+            return [await rendering.prompt(app, prompt, room, plan.truncate) for prompt in prompts]
         if not self._facts.has_tokenizer:
             raise _no_tokenizer("A conversation", "messages")
-        template_kwargs = request.chat_template_kwargs
-        return [await rendering.conversation(app, request.messages, template_kwargs, room)]
+        given = {
+            "messages": request.messages,
+            "chat_template_kwargs": request.chat_template_kwargs,
+            "add_generation_prompt": request.add_generation_prompt,
+            "continue_final_message": request.continues,
+        }
+        return [await rendering.conversation(app, given, room, plan.truncate)]
 
     def _prompt(self, prompt: Prompt, plan: Plan) -> Prompt:
         if isinstance(prompt, str) and prompt and not self._facts.has_tokenizer:

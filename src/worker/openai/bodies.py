@@ -52,7 +52,7 @@ def read_body(body: Mapping[str, Any], path: str, facts: Facts) -> tuple[dict[st
             raise unknown(name, "generation_parameters")
         if (
             parameter.kind in ("routine", "output")
-            or name in ("max_length", "bos_token_id")
+            or name in ("max_length", "bos_token_id", "truncate_prompt_tokens", "truncation_side")
             or (
                 name in sampling_params.names()
                 and name not in (*SHARED, *OF_THE_BODY, "max_tokens")
@@ -99,13 +99,6 @@ def read_body(body: Mapping[str, Any], path: str, facts: Facts) -> tuple[dict[st
 
 def _not_here(sentence: str, name: str = "generation_parameters") -> RequestError:
     return unsupported_parameter(name, sentence)
-
-
-def count_prompts(given: Any) -> int:
-    """Return how many prompts a body has: a text, token ids, or a list of either."""
-    if isinstance(given, list) and not all(type(one) is int for one in given):
-        return len(given)
-    return 1
 
 
 def file_fields(body: Any) -> dict[str, Any]:

@@ -16,13 +16,13 @@ from worker.errors import EngineDied, RequestError
 from worker.facts import Facts
 from worker.generation.turns import Turns
 from worker.openai import bodies
-from worker.openai.bodies import count_prompts, file_fields, form
+from worker.openai.bodies import file_fields, form
 from worker.openai.events import payload
 from worker.openai.exchange import Exchange, run
 from worker.openai.replies import MessagesError, hint, value_of
 from worker.openai.routes import Route, Routes
 from worker.processor.reports import Report
-from worker.request import RouteRequest
+from worker.request import RouteRequest, count_prompts
 from worker.sentences import shown
 
 # What vLLM says where the engine failed; its Anthropic route stumbles over the event that says so.

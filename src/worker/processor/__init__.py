@@ -1,1 +1,1 @@
-"""Runs inside the engine's processes; `admission` alone runs in the worker's."""
+"""Runs inside the engine's processes."""

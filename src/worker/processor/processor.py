@@ -20,7 +20,7 @@ from vllm.v1.worker.gpu.sample.logits_processor.interface import (
     LogitsProcessor as V2LogitsProcessor,
 )
 
-from worker.processor import admission, reports
+from worker.processor import reports
 from worker.processor.chain import build
 from worker.processor.logits import (
     MINUS_INFINITY,
@@ -85,13 +85,6 @@ class _Row:
 
 class Chain(V1LogitsProcessor, V2LogitsProcessor):  # type: ignore[misc]
     """The logits processor that vLLM loads; `PATH` names it."""
-
-    rules = admission.Rules()  # set in the worker's process, before the first request
-
-    @classmethod
-    def validate_params(cls, sampling_params: SamplingParams) -> None:
-        """Judge a request; vLLM calls it in the worker's process, for every route."""
-        admission.judge(sampling_params, cls.rules)
 
     def __init__(self, vllm_config: Any, *rest: Any) -> None:  # noqa: ARG002
         """V1 gives a device and whether memory is pinned, V2 its request states."""

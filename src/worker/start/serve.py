@@ -63,7 +63,7 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
                     media.use_public_addresses()
                 start.phase("loading the model")
                 served = settings.served_model_names[0]
-                engine = stack.enter_context(server.running(args, served, loop))
+                engine = stack.enter_context(server.running(args, served, loop, settings.own))
                 facts = _facts(settings, engine)
                 handler = _handler(settings, engine, facts)
                 watch = loop.create_task(ending.watch(engine, handler))
@@ -139,6 +139,7 @@ def _handler(settings: Settings, engine: Engine, facts: Facts) -> Handler:
         dialect,
         sizes,
         own.max_result_mb * 1_000_000,
+        own,
     )
 
 

@@ -11,8 +11,9 @@ from vllm.exceptions import VLLMValidationError
 from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.sample.logits_processor.interface import BatchUpdate, MoveDirectionality
 
-from worker.processor import admission, reports
-from worker.processor.admission import V2_MOST_STOP_IDS, Rules
+from worker.engine import admission
+from worker.engine.admission import V2_MOST_STOP_IDS, Rules
+from worker.processor import reports
 from worker.processor.order import KEY, Order
 from worker.processor.processor import Chain
 from worker.processor.reports import Report
@@ -589,13 +590,13 @@ def test_an_order_comes_back_as_it_went() -> None:
 def test_a_forged_order_is_refused(forged: Any) -> None:
     """Only this process writes orders: a client's, in whatever form, is refused at admission."""
     with pytest.raises(VLLMValidationError, match="worker's own"):
-        Chain.validate_params(SamplingParams(extra_args={KEY: forged}))
+        admission.judge(SamplingParams(extra_args={KEY: forged}), Rules())
 
 
 def test_the_workers_own_order_passes() -> None:
     """An order of this process is admitted, and so are other extra arguments."""
-    Chain.validate_params(params(order(suppress_tokens=[7])))
-    Chain.validate_params(SamplingParams(extra_args={"anything": "else"}))
+    admission.judge(params(order(suppress_tokens=[7])), Rules())
+    admission.judge(SamplingParams(extra_args={"anything": "else"}), Rules())
 
 
 @pytest.mark.parametrize(
