@@ -4,11 +4,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+DEEPEST = 300  # how deep JSON may nest so that Python's own parsers and copiers can follow
+
 
 def variable(default: Any, meaning: str, **more: Any) -> Any:
     """Return a dataclass field that the environment sets, by the field's name in capitals.
 
-    `more` may hold `least`, the smallest number allowed, and `aliases` and `retired`, its other
+    `more` may hold `least` and `most`, the numbers allowed, and `aliases` and `retired`, its other
     names and those that warn.
     """
     return field(default=default, metadata={"meaning": meaning, **more})
@@ -69,7 +71,7 @@ class Limits:
         least=1,
     )
     max_input_depth: int = variable(
-        128, "How deep the objects and lists of an input may nest.", least=8
+        128, "How deep the objects and lists of an input may nest.", least=8, most=DEEPEST - 2
     )
     max_input_values: int = variable(
         50_000,

@@ -26,6 +26,7 @@ class Variable:
     default: Any
     meaning: str
     least: float | None = None
+    most: float | None = None
     aliases: tuple[str, ...] = ()
     retired: tuple[str, ...] = ()
 
@@ -50,6 +51,8 @@ class Variable:
         number = read_number(text, int if self.kind == "whole number" else float)
         if self.least is not None and number < self.least:
             raise ValueError(f"must be at least {self.least:g}")
+        if self.most is not None and number > self.most:
+            raise ValueError(f"must be at most {self.most:g}")
         return number
 
 

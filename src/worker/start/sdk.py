@@ -4,9 +4,11 @@ Import this room late: importing `runpod` reads the environment, and 2.0 runs fi
 """
 
 import asyncio
+import json
 import logging
 import multiprocessing
 import os
+import re
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -14,10 +16,12 @@ from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
+import aiohttp
 import runpod.serverless
 from runpod.serverless.modules import rp_fitness, rp_ping, rp_scale
 
 from worker.errors import StartError, WorkerError
+from worker.facts import DEEPEST
 from worker.lifetime import die_with_parent
 
 log = logging.getLogger("worker")
@@ -68,6 +72,35 @@ def serve(
     )
 
 
+class Take(aiohttp.ClientResponse):
+    """The platform's answer, of which Python's parser refuses what nests deeper than it recurses.
+
+    The SDK would lose the job without a word, and with it all that came in the same answer.
+    """
+
+    async def json(self, **options: Any) -> Any:
+        try:
+            return await super().json(**options)
+        except RecursionError:
+            return json.loads(await asyncio.to_thread(_cut, await self.text()))
+
+
+def _cut(text: str) -> str:
+    """Return JSON with null for what nests deeper than DEEPEST, which no job may (request.py)."""
+    depth, kept, begun, parts = 0, 0, 0, []
+    for found in re.finditer(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', text):
+        if found[0] in "[{":
+            depth += 1
+            if depth == DEEPEST + 1:
+                begun = found.start()
+        elif found[0] in "]}":
+            if depth == DEEPEST + 1:
+                parts += [text[kept:begun], "null"]
+                kept = found.end()
+            depth -= 1
+    return "".join([*parts, text[kept:]])
+
+
 class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
     """The SDK's job loop on a loop of ours, with an end that waits for nothing but running jobs."""
 
@@ -104,6 +137,7 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         The SDK would wait for the answer of its last poll, for up to 90 s, and take a job that
         comes with it but never run it.
         """
+        session._response_class = Take
         await _until(self._shutdown_event, super().get_jobs(session))
 
     async def run_jobs(self, session: Any) -> None:

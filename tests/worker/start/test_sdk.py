@@ -4,6 +4,7 @@ The installed SDK is tested, and those in the folders of SDK_FOLDERS (as PATH is
 by `pip install --no-deps --target FOLDER runpod==VERSION`.
 """
 
+import asyncio
 import contextlib
 import importlib.metadata
 import json
@@ -21,6 +22,8 @@ from typing import Any
 import psutil
 import pytest
 import requests
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, Record
@@ -367,3 +370,36 @@ def test_our_start_does_what_the_sdks_does(folder: str) -> None:
 
     assert set() == set(names.split()) - known, "JobScaler.start does more than JobLoop.start"
     assert "True True" == seams, "run_worker makes or starts its JobScaler in another way"
+
+
+@pytest.mark.parametrize("depth", [5_000, 100_000])
+def test_a_deep_job_does_not_lose_its_batch(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that come with one that nests too deep for Python's parser are taken, and it as well."""
+    from runpod.http_client import AsyncClientSession
+    from runpod.serverless.modules import rp_job
+
+    from worker import request
+    from worker.batching import BatchSizes
+    from worker.errors import RequestError
+    from worker.start import sdk
+
+    deep = '{"prompt": "\\"]}", "a": ' + '{"b": [' * depth + "]}" * depth + ', "c": 1}'
+    batch = f'[{{"id": "1", "input": {{"prompt": "["}}}}, {{"id": "2", "input": {deep}}}]'
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.Response(body=batch, content_type="application/json")
+
+    async def take() -> Any:
+        app = web.Application()
+        app.router.add_get("/job-take-batch/w", answer)
+        async with TestServer(app) as server, AsyncClientSession() as session:
+            monkeypatch.setattr(rp_job, "JOB_GET_URL", str(server.make_url("/job-take/w?gpu=x")))
+            session._response_class = sdk.Take
+            return await rp_job.get_job(session, 2)
+
+    first, second = asyncio.run(take())
+
+    assert {"id": "1", "input": {"prompt": "["}} == first
+    assert ("2", '"]}', 1) == (second["id"], second["input"]["prompt"], second["input"]["c"])
+    with pytest.raises(RequestError, match="MAX_INPUT_DEPTH"):
+        request.read(second, BatchSizes())
