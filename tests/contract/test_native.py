@@ -190,7 +190,7 @@ BAD = [
     ([1], "must be an object"),
     (None, "must be an object"),
     ({"prompt": "x", "sampling_parms": {}}, "'sampling_params'"),
-    ({"prompt": "x", "temperature": 0}, 'belongs in "sampling_params"'),
+    ({"prompt": "x", "temperature": 0, "sampling_params": {"temperature": 1}}, "contradict"),
     ({"prompt": "x", "sampling_params": "hot"}, "sampling_params must be an object"),
     ({"prompt": "x", "sampling_params": {"max_tokens": "many"}}, "max_tokens"),
     ({"prompt": "x", "sampling_params": {"max_tokens": 0}}, "max_tokens"),
