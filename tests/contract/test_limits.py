@@ -82,7 +82,7 @@ LARGE: list[tuple[dict[str, Any], str]] = [
         for make in (native, chat)
     ),
     *(
-        (make(**{name: [5] * 40_000}), "MAX_TOKEN_IDS")
+        (make(**{name: list(range(40_000))}), "MAX_TOKEN_IDS")
         for make in (native, chat, completion)
         for name in ("stop_token_ids", "allowed_token_ids")
     ),
@@ -211,7 +211,7 @@ def test_a_prompt_is_cut_alike_on_both_paths(tiny: Served, length: int, side: st
     theirs = tiny.run(completion(prompt=LONG, **cut, **greedy))
 
     assert prompt_tokens(own) == prompt_tokens(theirs)
-    assert prompt_tokens(own) <= (length if length > 0 else 512 - 8)
+    assert prompt_tokens(own) <= (length if length > 0 else 511)  # vLLM leaves room for one
     assert text(own) == theirs.done[-1].value["output"][0]["choices"][0]["text"]
 
 

@@ -628,7 +628,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     vllm(
         "truncate_prompt_tokens",
-        "Keeps so many of the prompt's tokens; -1 is as many as leave room for the answer.",
+        "Keeps so many of the prompt's tokens; -1 is as many as the context takes.",
         whole(-1),
         64,
         becomes="the prompt",
