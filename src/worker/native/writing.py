@@ -57,7 +57,8 @@ class Writer:
         deadline_s = math.inf
         if plan.max_time_s is not None:
             deadline_s = time.monotonic() + plan.max_time_s
-            sampling_params.show_each_step(params)  # to be able to look at the clock
+        if plan.max_time_s is not None or plan.scores or plan.logits:
+            sampling_params.show_each_step(params)  # to look at the clock and to empty the report
         if plan.ranked:
             sampling_params.show_the_end(params)
         is_whole = not sampling_params.shows_pieces(params)
@@ -75,13 +76,14 @@ class Writer:
             async for output in outputs:
                 if output.prompt_logprobs and of_prompt is None:
                     of_prompt = logprobs_of(output.prompt_token_ids, output.prompt_logprobs)
+                if values:
+                    values.read()
                 late = time.monotonic() >= deadline_s and not output.finished
                 if is_whole and not (output.finished or late):
                     continue
                 for index, one in self._kept(output.outputs):
                     if one.finish_reason == "error":
                         raise self.engine.failed(self.name)
-                    # First of all what failed: the engine's own word for it would be another.
                     extra: dict[str, Any] = values.take(len(one.token_ids)) if values else {}
                     extra |= extra_of(one, plan)
                     if of_prompt is not None and index not in told:
@@ -135,22 +137,25 @@ class _Values:
 
     def __init__(self, report: Report, plan: Plan) -> None:
         self._report = report
-        self._held: dict[str, dict[int, Any]] = {
-            name: {} for name in ("scores", "logits") if getattr(plan, name)
-        }
+        self._names = [name for name in ("scores", "logits") if getattr(plan, name)]
+        self._records: dict[int, dict[str, Any]] = {}  # by step
         self._done = 0
 
-    def take(self, tokens: int) -> dict[str, list[Any]]:
-        """Return what belongs to so many more tokens. Raises RequestError for a failure."""
+    def read(self) -> None:
+        """Take over what has arrived. Raises RequestError for a failure.
+
+        First of all, because the engine's own word for a failure would be another.
+        """
         records = self._report.read()
         refuse_failure(records)
+        self._records |= {record["step"]: record for record in records}
+
+    def take(self, tokens: int) -> dict[str, list[Any]]:
+        """Return what belongs to so many more tokens."""
         steps = range(self._done, self._done + tokens)
         self._done += tokens
-        taken = {}
-        for name, held in self._held.items():
-            held.update(reports.values(records, name))
-            taken[name] = [held.pop(step) for step in steps if step in held]
-        return taken
+        records = [self._records.pop(step) for step in steps if step in self._records]
+        return {name: list(reports.values(records, name).values()) for name in self._names}
 
 
 def text_only(item: Any, name: str) -> list[int]:

@@ -38,14 +38,36 @@ def choose(scores: torch.Tensor, pair: Mapping[str, Any], step: int) -> int:
     if not pair["do_sample"]:
         return int(scores.argmax())
     generator = torch.Generator(device=scores.device)
-    generator.manual_seed((pair["seed"] * 1_000_003 + step) % 2**63)
+    generator.manual_seed(seed_of(pair["seed"], step))
     return int(torch.multinomial(scores.softmax(-1), 1, generator=generator))
+
+
+def seed_of(seed: int, number: int) -> int:
+    """Return the seed of one of the draws that follow from a seed."""
+    return (seed * 1_000_003 + number) % 2**63
 
 
 def best(values: torch.Tensor, count: int) -> list[bytes]:
     """Return the largest values with their ids: [int32 ids, float32 values], as bytes."""
     found, ids = torch.topk(values.float(), min(count, values.shape[-1]))
-    return [ids.to(torch.int32).cpu().numpy().tobytes(), found.cpu().numpy().tobytes()]
+    return [_packed(ids.to(torch.int32)), _packed(found)]
+
+
+def drawn(scores: torch.Tensor, count: int, seed: int) -> list[bytes]:
+    """Draw tokens without replacement: [int32 ids, float32 scores, float32 keys], as bytes.
+
+    The keys are the scores plus Gumbel noise, largest first. The largest keys of several rows, each
+    plus any number of its own, are a draw without replacement from all the rows together.
+    """
+    noise = torch.empty_like(scores, dtype=torch.float64)
+    generator = torch.Generator(device=scores.device)
+    noise.exponential_(generator=generator.manual_seed(seed))
+    keys, ids = torch.topk(scores - noise.log_(), min(count, scores.shape[-1]))
+    return [_packed(ids.to(torch.int32)), _packed(scores[ids].float()), _packed(keys.float())]
+
+
+def _packed(values: torch.Tensor) -> bytes:
+    return bytes(values.cpu().numpy().tobytes())
 
 
 def force(logits: torch.Tensor, row: int, token: int) -> None:

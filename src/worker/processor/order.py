@@ -23,6 +23,7 @@ class Order:
     chain works on log-probabilities, as beam search and guidance have it. `prompt_len` and
     `max_new_tokens` stand where the engine's own would be wrong: a step of a beam search has its
     text so far as its prompt. `tag` marks the records of one request among several in a report.
+    `draw` is the seed by which the reported scores are drawn, not chosen, as sampled beams need it.
     `encoder` is the prompt that the encoder_… parameters mean, where it was healed afterwards.
     `pair` makes two requests one (see guidance).
     """
@@ -36,6 +37,7 @@ class Order:
     prompt_len: int | None = None
     max_new_tokens: int | None = None
     tag: int = 0
+    draw: int | None = None
     encoder: tuple[int, ...] | None = None
     pair: Mapping[str, Any] | None = None
 

@@ -27,6 +27,7 @@ from worker.processor.logits import (
     Impossible,
     best,
     choose,
+    drawn,
     force,
     possible,
     steered,
@@ -279,7 +280,11 @@ def _tell(row: _Row, step: int, scores: torch.Tensor, raw: torch.Tensor) -> None
         return
     record: dict[str, Any] = {"tag": order.tag, "step": step}
     if order.scores:
-        record["scores"] = best(scores[0], order.scores)
+        record["scores"] = (
+            best(scores[0], order.scores)
+            if order.draw is None
+            else drawn(scores[0], order.scores, order.draw)
+        )
     if order.logits:
         record["logits"] = best(raw[0], order.logits)
     reports.append(order.report, record)

@@ -33,7 +33,6 @@ class Report:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._at = 0
 
     def __enter__(self) -> "Report":
         try:
@@ -46,29 +45,23 @@ class Report:
         self.path.unlink(missing_ok=True)
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the records that came since the last call."""
+        """Return the records that came since the last call, and give their memory back."""
         try:
-            with self.path.open("rb") as file:
-                file.seek(self._at)
+            if not self.path.stat().st_size:
+                return []
+            with self.path.open("r+b") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)  # `append` holds it for one write
                 content = file.read()
+                file.truncate(0)
         except FileNotFoundError:
             raise _full() from None
         records = []
         at = 0
-        while at + _LENGTH_BYTES <= len(content):
-            end = at + _LENGTH_BYTES + int.from_bytes(content[at : at + _LENGTH_BYTES], "big")
-            if end > len(content):  # the rest is being written
-                break
-            records.append(msgspec.msgpack.decode(content[at + _LENGTH_BYTES : end]))
-            at = end
-        self._at += at
+        while at < len(content):
+            start = at + _LENGTH_BYTES
+            at = start + int.from_bytes(content[at:start], "big")
+            records.append(msgspec.msgpack.decode(content[start:at]))
         return records
-
-    def clear(self) -> None:
-        """Forget what was read; only while no request of this report runs."""
-        with contextlib.suppress(FileNotFoundError):
-            os.truncate(self.path, 0)
-        self._at = 0
 
 
 def _full() -> RequestError:
@@ -109,6 +102,7 @@ def append(path: str, record: dict[str, Any]) -> None:
         content = msgspec.msgpack.encode(record)
         handle = os.open(path, os.O_WRONLY | os.O_APPEND)
         try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
             whole = len(content).to_bytes(_LENGTH_BYTES, "big") + content
             if os.write(handle, whole) != len(whole):
                 raise OSError("short write")

@@ -14,7 +14,6 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from worker.generation.plan import Plan
-from worker.processor import reports
 from worker.processor.order import Order
 from worker.processor.reports import Report, refuse_failure
 
@@ -99,6 +98,8 @@ class Asker:
         return text[: at + len(stop) if params.include_stop_str_in_output else at]
 
 
-def tensors(record: Mapping[str, Any]) -> tuple[torch.Tensor, torch.Tensor]:
-    ids, numbers = reports.unpack(record["scores"])
-    return torch.tensor(ids), torch.tensor(numbers)
+def tensors(packed: list[bytes]) -> list[torch.Tensor]:
+    """Return what `best` or `drawn` packed: int32 ids, and float32 values beside them."""
+    kinds = (torch.int32, torch.float32, torch.float32)
+    pairs = zip(packed, kinds, strict=False)
+    return [torch.frombuffer(bytearray(one), dtype=kind) for one, kind in pairs]

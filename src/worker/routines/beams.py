@@ -1,9 +1,11 @@
 """Beam search with transformers' bookkeeping; vLLM is the model behind it."""
 
 import asyncio
+import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from transformers.generation.stopping_criteria import (
@@ -15,6 +17,7 @@ from transformers.generation.stopping_criteria import (
 )
 from transformers.generation.utils import GenerationMixin
 
+from worker.processor.logits import seed_of
 from worker.routines.asker import Asker, Sequence, tensors
 
 
@@ -44,7 +47,6 @@ class _BeamSearch:
         self._prompt_len = len(prompt)
         self.length = len(prompt)
         self._max_length = len(prompt) + max_tokens
-        self._vocab_size = plan.facts.vocab_size
         eos = list(self._order.eos)
         width = self._beams.width
         self.keep = max(2, 1 + len(eos)) * width
@@ -67,36 +69,43 @@ class _BeamSearch:
         self._running_indices = torch.full((1, width, max_tokens), -1, dtype=torch.int32)
         self._indices = self._running_indices.clone()
         self._top = torch.arange(self.keep) < width
-        self._generator_seed = plan.params.seed
 
     @property
     def live(self) -> int:
         """How many beams there are to continue: at first they are all the same."""
         return 1 if self.length == self._prompt_len else self._beams.width
 
-    def advance(self, found: Mapping[int, tuple[torch.Tensor, torch.Tensor]]) -> bool:
-        """Take one step with each beam's best continuations; say whether another one follows."""
+    @property
+    def made(self) -> int:
+        """How many tokens each beam has made."""
+        return self.length - self._prompt_len
+
+    def advance(self, records: Iterable[Mapping[str, Any]]) -> bool:
+        """Take one step with each beam's continuations; say whether another one follows.
+
+        `records` are the chain's, one for each live beam, as `best` or `drawn` packs them.
+        """
         stub, beams, width = self._stub, self._beams, self._beams.width
-        log_probs = torch.full((width, self._vocab_size), float("-inf"))
-        for beam, (ids, scores) in found.items():
-            log_probs[beam, ids] = scores
-        if self.live < width:
-            log_probs[1:] = log_probs[0]
-        summed = (log_probs[None] + self._running_scores[:, :, None]).reshape(1, -1)
-        with torch.random.fork_rng(devices=[]):
-            if self._generator_seed is not None:
-                torch.manual_seed((self._generator_seed * 1_000_003 + self.length) % 2**63)
-            top_scores, top_sequences, top_indices = stub.get_top_k_continuations(
-                accumulated_log_probs=summed,
-                running_sequences=self.running,
-                running_beam_indices=self._running_indices,
-                cur_len=self.length,
-                decoder_prompt_len=self._prompt_len,
-                do_sample=beams.do_sample,
-                beams_to_keep=self.keep,
-                num_beams=width,
-                batch_size=1,
-            )
+        found = {record["tag"]: tensors(record["scores"]) for record in records}
+        rows = zip(*(found[beam] for beam in range(self.live)), strict=True)
+        ids, scores, *keys = map(torch.stack, rows)
+        running = self._running_scores[0, :, None]
+        # A vocabulary of places among the continuations, which are a beam's own.
+        top_scores, top_sequences, top_indices = stub.get_top_k_continuations(
+            accumulated_log_probs=((keys or [scores])[0] + running).reshape(1, -1),
+            running_sequences=self.running,
+            running_beam_indices=self._running_indices,
+            cur_len=self.length,
+            decoder_prompt_len=self._prompt_len,
+            do_sample=False,  # what is drawn was drawn by the chain
+            beams_to_keep=self.keep,
+            num_beams=width,
+            batch_size=1,
+        )
+        parents = top_indices[0, :, self.made].long()
+        places = top_sequences[0, :, self.length]
+        top_sequences[0, :, self.length] = ids.expand(width, -1)[parents, places].long()
+        top_scores = (scores + running)[parents, places][None]
         flat = stub._flatten_beam_dim(top_sequences[:, :, : self.length + 1])
         stops = stub._unflatten_beam_dim(self._criteria(flat, None), 1, self.keep)
         self.running, self._running_scores, self._running_indices = stub.get_running_beams(
@@ -158,22 +167,25 @@ async def beam_search(asker: Asker, prompt: list[int], max_tokens: int) -> list[
         plan.order,
         fields={**plan.order.fields, "num_beams": plan.beams.width},
         log_probs=True,
-        scores=plan.facts.vocab_size if plan.beams.do_sample else search.keep,
+        scores=search.keep,
         prompt_len=len(prompt),
         max_new_tokens=max_tokens,
     )
+    seed = secrets.randbelow(2**31) if plan.params.seed is None else plan.params.seed
     started_s = time.monotonic()
     more = True
     while more:
         async with asyncio.TaskGroup() as group:
             for beam in range(search.live):
+                of_beam = replace(order, tag=beam)
+                if plan.beams.do_sample:
+                    number = search.made * plan.beams.width + beam
+                    of_beam = replace(of_beam, draw=seed_of(seed, number))
                 ids = search.running[0, beam, : search.length].tolist()
                 name = f"{search.length}-{beam}"
-                group.create_task(asker.ask(ids, replace(order, tag=beam), name, max_tokens=1))
-        records = [record for record in asker.records() if "scores" in record]
-        found = {record["tag"]: tensors(record) for record in records}
-        asker.report.clear()
-        more = await asyncio.to_thread(search.advance, found)
+                group.create_task(asker.ask(ids, of_beam, name, max_tokens=1))
+        records = asker.records()
+        more = await asyncio.to_thread(search.advance, records)
     is_late = plan.max_time_s is not None and time.monotonic() - started_s >= plan.max_time_s
     answers = []
     for ids, score in search.best():

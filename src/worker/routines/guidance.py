@@ -141,7 +141,6 @@ async def _slow_step(
             code=503,
         )
     vocab_size = asker.plan.facts.vocab_size
-    asker.report.clear()
     async with asyncio.TaskGroup() as group:
         for tag, start in enumerate((prompt, negative)):
             plain = Order(
@@ -156,8 +155,9 @@ async def _slow_step(
     rows = {}
     told: dict[str, Any] = {"step": len(made)}
     for record in asker.records():
-        ids, numbers = tensors(record)
-        rows[record["tag"]] = torch.empty(1, vocab_size).scatter_(1, ids[None], numbers[None])
+        ids, numbers = tensors(record["scores"])
+        row = torch.empty(1, vocab_size)
+        rows[record["tag"]] = row.scatter_(1, ids[None].long(), numbers[None])
         if "logits" in record:
             told["logits"] = record["logits"]
     scores = steered(rows[0], rows[1], pair["scale"])

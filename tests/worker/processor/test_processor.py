@@ -17,6 +17,7 @@ from worker.processor import reports
 from worker.processor.order import KEY, Order
 from worker.processor.processor import Chain
 from worker.processor.reports import Report
+from worker.routines.asker import tensors
 
 VOCAB = 50
 EOS = 1
@@ -462,6 +463,26 @@ def test_a_step_of_a_beam_search(report: Report) -> None:
     assert 2 == record["step"]
     assert VOCAB - 1 == len(found["values"])  # the end is impossible
     assert torch.equal(expected[found["token_ids"]], torch.tensor(found["values"]))
+
+
+def test_drawn_candidates(report: Report) -> None:
+    """Reported scores may be drawn: each token once, by its probability, the same for a seed."""
+    logits = torch.where(torch.arange(VOCAB) < 4, torch.log(torch.arange(VOCAB) + 1.0), -INF)
+    draws = []
+    for seed in [*range(300), 0]:
+        batch = Batch()
+        batch.add(0, params(order(report, log_probs=True, scores=6, draw=seed)), [5])
+        batch.step(logits[None].clone())
+        ids, scores, keys = tensors(report.read()[-1]["scores"])
+        draws.append((ids[:4].tolist(), keys.tolist()))
+
+        assert torch.equal(torch.log_softmax(logits, dim=-1)[ids], scores)
+        assert [0, 1, 2, 3] == sorted(draws[-1][0])
+        assert sorted(draws[-1][1], reverse=True) == draws[-1][1]
+    first = torch.bincount(torch.tensor([ids[0] for ids, _ in draws]), minlength=VOCAB)
+
+    assert draws[0] == draws[-1] != draws[1]
+    assert torch.allclose(first / len(draws), logits.softmax(-1), atol=0.09)
 
 
 def test_no_report_where_none_is_asked_for(report: Report) -> None:
