@@ -243,15 +243,6 @@ def _read_schema(value: Any, facts: Facts) -> Any:
     return value if isinstance(value, dict) else TEXT.read(value, facts)
 
 
-def _read_id_rows(value: Any, facts: Facts) -> list[list[int]]:
-    if not isinstance(value, list) or not value or not all(isinstance(row, list) for row in value):
-        raise ValueError
-    for row in value:
-        _most(len(row), "token ids in a row", facts, "max_token_ids")
-    # vLLM takes -1 for what fills up a row.
-    return [[one if one == -1 else _token_id(one, facts) for one in row] for row in value]
-
-
 _HASHED: Mapping[str, Check] = {
     "greenlist_ratio": number(0, 1, above=True, below=True),
     "bias": number(-1000, 1000),
@@ -314,7 +305,6 @@ TEMPERATURE = Check(
 PENALTY = number(COLDEST, HOTTEST)
 LOGPROBS = Check("a whole number of at least -1, true for 1, or false", _read_logprobs)
 LOGIT_BIAS = Check("an object of token ids and finite numbers", _read_logit_bias)
-ID_ROWS = Check("a list of lists of token ids", _read_id_rows)
 OBJECT = Check("an object", _read_object)
 CHOICE = Check("a list of texts, not empty", _read_choice)
 WATERMARK = Check("an object of transformers' WatermarkingConfig", _read_watermark)

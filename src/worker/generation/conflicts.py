@@ -25,7 +25,6 @@ NOT_IN_ROUTINES = (
     "logprobs",
     "logprob_token_ids",
     "prompt_logprobs",
-    "prompt_logprob_token_ids",
     "structured_outputs",
     "repetition_detection",
     "thinking_token_budget",

@@ -13,7 +13,6 @@ from worker.generation.checks import (
     DECAY,
     FLAG,
     ID_OR_IDS,
-    ID_ROWS,
     IDS,
     LOGIT_BIAS,
     LOGPROBS,
@@ -597,6 +596,9 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     refused("grammar", "Constrains the answer.", "Give structured_outputs."),
     refused("adapter_id", "An adapter.", 'Give "model" beside sampling_params.'),
+    # vLLM's own, whose results no reply holds
+    refused("prompt_logprob_token_ids", "Scores of the prompt.", "Give prompt_logprobs."),
+    refused("prompt_logprob_start", "Where they begin.", "Give prompt_logprobs."),
     # vLLM's own
     vllm(
         "max_tokens",
@@ -678,8 +680,6 @@ PARAMETERS: tuple[Parameter, ...] = (
     vllm("detokenize", "Make text of the tokens.", FLAG, True),
     vllm("flat_logprobs", "How vLLM keeps log-probabilities.", FLAG),
     vllm("logprob_token_ids", "The token ids whose log-probabilities are returned.", IDS),
-    vllm("prompt_logprob_token_ids", "The same for the prompt.", ID_ROWS),
-    vllm("prompt_logprob_start", "Where they begin.", whole(0)),
     vllm("repetition_detection", "Ends an answer that repeats itself.", OBJECT),
     vllm("skip_reading_prefix_cache", "Compute the prompt anew.", FLAG),
     vllm("stream_interval", "How many tokens one engine output has.", whole(1)),

@@ -38,6 +38,8 @@ INTERNAL = {
     "skip_clone",
     "trace_decode_token_ids",
 }
+# Their results come in a field of vLLM's output that no reply holds.
+UNSEEN = {"prompt_logprob_token_ids", "prompt_logprob_start"}
 # A legal value, different from vLLM's default, for each of vLLM's own parameters.
 VALUES: dict[str, Any] = {
     "allowed_token_ids": [1, 2],
@@ -55,8 +57,6 @@ VALUES: dict[str, Any] = {
     "min_tokens": 3,
     "n": 2,
     "presence_penalty": -0.5,
-    "prompt_logprob_start": 1,
-    "prompt_logprob_token_ids": [[1, 2]],
     "prompt_logprobs": 1,
     "repetition_detection": {"max_pattern_size": 4, "min_count": 3},
     "repetition_penalty": 1.3,
@@ -124,10 +124,14 @@ def found(plan: Plan, path: str) -> Any:
 
 
 def test_every_field_has_a_value_here() -> None:
-    """A job may use every field of vLLM's but the internal ones: a new vLLM cannot hide one."""
+    """A job may use every field of vLLM's but the internal ones: a new vLLM cannot hide one.
+
+    What a reply could not hold is refused.
+    """
     fields = {f.name for f in msgspec.structs.fields(SamplingParams) if f.name[0] != "_"}
 
-    assert set(VALUES) == fields - INTERNAL
+    assert set(VALUES) == fields - INTERNAL - UNSEEN
+    assert {"refused"} == {table.BY_NAME[name].kind for name in UNSEEN}
     assert set(VALUES) <= set(table.names())
 
 
@@ -174,7 +178,6 @@ def test_null_is_left_out(name: str) -> None:
         ({"thinking_token_budget": -1}, "thinking_token_budget", None),
         ({"logit_bias": {"5": 1000}}, "logit_bias", {"5": 100.0}),
         ({"stop_token_ids": [7, 7, 8]}, "stop_token_ids", [7, 8]),
-        ({"prompt_logprob_token_ids": [[1, -1]]}, "prompt_logprob_token_ids", [[1, -1]]),
     ],
 )
 def test_spellings(given: dict[str, Any], field: str, value: Any) -> None:
@@ -449,7 +452,6 @@ TAKES: dict[str, list[Any]] = {
     "stop": [[]],
     "stop_strings": [[]],
     "stop_token_ids": [[]],
-    "prompt_logprob_token_ids": [[[]]],
     "pad_token_id": [HUGE, -HUGE],
     "guided_regex": [""],
     "guided_whitespace_pattern": [],
@@ -655,10 +657,7 @@ WRONG = [
     ({"stream_interval": 0}, "stream_interval=0: it must be a whole number of at least 1."),
     ({"thinking_token_budget": -5}, "it must be a whole number from -1 to 1,000,000,000."),
     ({"thinking_token_budget": True}, "it must be a whole number from -1"),
-    ({"prompt_logprob_token_ids": [1]}, "it must be a list of lists of token ids."),
-    ({"prompt_logprob_token_ids": [[-2]]}, "it must hold token ids of this model"),
     ({"logprob_token_ids": [-1]}, "it must hold token ids of this model"),
-    ({"prompt_logprob_start": -1}, "it must be a whole number of at least 0."),
     ({"structured_outputs": "x"}, 'it must be an object, such as {"choice": ["yes", "no"]}.'),
     ({"structured_outputs": {}}, "constraint but none are specified."),
     ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "but multiple are specified."),
