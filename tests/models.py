@@ -6,11 +6,13 @@ No model is downloaded: SmolLM2 comes inside a Python package, the others are ra
 """
 
 import importlib.util
+import math
 import os
 import pydoc_data.topics
 import sys
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 CACHE = Path(__file__).parents[1] / ".cache" / "models"
@@ -124,7 +126,7 @@ def embedding(folder: Path) -> None:
     tokenizer(folder)
 
 
-def lora(folder: Path, seed: int = 1) -> None:
+def lora(folder: Path, seed: int = 1, scale: float = 1.0) -> None:
     """Make a LoRA adapter (rank 4) for the tiny model, with weights large enough to be seen."""
     import json
 
@@ -138,7 +140,7 @@ def lora(folder: Path, seed: int = 1) -> None:
     for layer in range(int(sizes["num_hidden_layers"])):
         name = f"base_model.model.model.layers.{layer}.self_attn.q_proj"
         weights[f"{name}.lora_A.weight"] = torch.randn(rank, hidden)
-        weights[f"{name}.lora_B.weight"] = torch.randn(hidden, rank)
+        weights[f"{name}.lora_B.weight"] = torch.randn(hidden, rank) * scale
     save_file(weights, folder / "adapter_model.safetensors")
     config = {
         "peft_type": "LORA",
@@ -158,6 +160,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
     "tiny-embedding": embedding,
     "tiny-thinking": tiny_thinking,
     "tiny-lora": lora,
+    "tiny-lora-nan": partial(lora, scale=math.nan),
 }
 
 

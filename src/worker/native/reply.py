@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 from worker.batching import weight
@@ -9,7 +10,7 @@ from worker.errors import RequestError
 from worker.generation.plan import Plan
 from worker.routines.asker import Sequence
 
-# JSON has no infinity; vLLM's own server writes this number for an impossible token.
+# What vLLM's own server writes for an impossible token, because JSON has no infinity.
 IMPOSSIBLE_LOGPROB = -9999.0
 # What a choice holds for each token, which the pieces of a batch add up.
 LISTS = ("logprobs", "scores", "logits", "token_ids")
@@ -34,7 +35,7 @@ def piece_of(choice: int, sequence: Sequence, plan: Plan) -> Piece:
     """Return a whole sequence of a routine's as one piece."""
     extra: dict[str, Any] = {"finish_reason": sequence.finish_reason, **sequence.values}
     if sequence.score is not None:
-        extra["score"] = sequence.score
+        extra["score"] = number(sequence.score)
     if plan.token_ids:
         extra["token_ids"] = sequence.token_ids
     return Piece(choice, sequence.text, tuple(sequence.token_ids), extra)
@@ -73,10 +74,16 @@ def logprobs_of(token_ids: Iterable[int], positions: Any) -> list[Any]:
             {
                 "token_id": other,
                 "token": entry.decoded_token,
-                "logprob": max(entry.logprob, IMPOSSIBLE_LOGPROB),
+                "logprob": number(max(entry.logprob, IMPOSSIBLE_LOGPROB)),
             }
             for other, entry in ranked
         ]
-        own = next(entry for entry in entries if entry["token_id"] == token_id)
+        unknown = {"token_id": token_id, "token": None, "logprob": None}
+        own = next((entry for entry in entries if entry["token_id"] == token_id), unknown)
         listed.append(own | {"top": entries})
     return listed
+
+
+def number(value: float) -> float | None:
+    """Return a number as JSON has it, and as vLLM's server writes it: null for NaN and infinity."""
+    return value if isfinite(value) else None
