@@ -14,6 +14,7 @@ from worker.generation.plan import Plan
 from worker.generation.turns import Turns
 from worker.native.reply import LISTS, Piece
 from worker.native.writing import Writer, text_only
+from worker.processor.order import Order
 from worker.request import NativeRequest, Prompt
 from worker.routines.healing import heal
 
@@ -146,8 +147,9 @@ class NativeCall:
             # transformers gives the encoder_… parameters the prompt as it was.
             order = replace(plan.order, encoder=tuple(prompt))
             writer = replace(writer, plan=replace(plan, order=order))
-        with self._engine.reports.report() as report:
-            healed = await heal(writer.asker(report, f"{self._request.job_id}-heal"), prompt)
+        async with self._turns.taken(Order(), is_costly=False):
+            with self._engine.reports.report() as report:
+                healed = await heal(writer.asker(report, f"{self._request.job_id}-heal"), prompt)
         if healed is None:
             self._notes.setdefault("warnings", []).append(
                 "token_healing: the prompt's last token cannot be taken back, and stays."
@@ -157,7 +159,7 @@ class NativeCall:
 
     async def _send(self, writer: Writer, outbox: Outbox[Piece]) -> None:
         plan = writer.plan
-        sequences = plan.beams.width if plan.beams else plan.params.n
+        sequences = plan.beams.width if plan.beams else 1 if plan.guidance else plan.params.n
         async with self._turns.taken(plan.order, is_costly=plan.is_costly, sequences=sequences):
             async for piece in writer.pieces():
                 outbox.put(piece, len(piece.token_ids), piece.size_bytes)

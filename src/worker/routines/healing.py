@@ -11,25 +11,34 @@ from worker.processor.order import Order
 from worker.routines.asker import Asker
 
 
+class _Asks(Exception):  # noqa: N818 - what it does
+    """The one-token request that heal_tokens needs answered."""
+
+    def __init__(self, ids: list[int], order: Order) -> None:
+        self.ids, self.order = ids, order
+
+
 class _HealStub:
-    """transformers' heal_tokens, whose one-token generate() asks the engine."""
+    """transformers' heal_tokens, whose one-token generate() knows the token or raises _Asks.
+
+    So it runs twice, and holds no thread while the engine works.
+    """
 
     heal_tokens = GenerationMixin.heal_tokens
 
-    def __init__(self, asker: Asker, loop: asyncio.AbstractEventLoop) -> None:
-        self._asker = asker
-        self._loop = loop
+    def __init__(self, token: int | None) -> None:
+        self._token = token
 
     def generate(self, ids: torch.Tensor, generation_config: Any) -> torch.Tensor:
+        if self._token is not None:
+            return torch.cat([ids, torch.tensor([[self._token]])], dim=1)
         bias = [
             [list(key), value]
             for key, value in generation_config.sequence_bias.items()
             if key[0] is not None
         ]
-        order = Order(fields={"sequence_bias": bias, "do_sample": False})
-        asked = self._asker.ask(ids[0].tolist(), order, "heal", max_tokens=1)
-        made = asyncio.run_coroutine_threadsafe(asked, self._loop).result()
-        return torch.cat([ids, torch.tensor([list(made.token_ids)])], dim=1)
+        fields = {"sequence_bias": bias, "do_sample": False}
+        raise _Asks(ids[0].tolist(), Order(fields=fields))
 
 
 class _KeptTrie:
@@ -55,10 +64,18 @@ async def heal(asker: Asker, prompt: list[int]) -> list[int] | None:
     some tokenizers a token that begins with a space is not found; others have no bos token, or
     none to pad with.
     """
-    stub = _HealStub(asker, asyncio.get_running_loop())
+
+    async def run(token: int | None = None) -> list[int] | None:
+        heal_tokens, ids = _HealStub(token).heal_tokens, torch.tensor([prompt])
+        try:
+            healed = await asyncio.to_thread(heal_tokens, ids, asker.tokenizer)
+        except (KeyError, TypeError, ValueError):
+            return None
+        return [int(one) for one in healed[0]]
+
     try:
-        healed = await asyncio.to_thread(stub.heal_tokens, torch.tensor([prompt]), asker.tokenizer)
-    except (KeyError, TypeError, ValueError):
-        return None
-    asker.records()
-    return [int(token) for token in healed[0]]
+        return await run()
+    except _Asks as asks:
+        made = await asker.ask(asks.ids, asks.order, "heal", max_tokens=1)
+        asker.records()
+        return await run(made.token_ids[0])
