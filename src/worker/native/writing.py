@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import random
 import time
 from collections.abc import AsyncIterator
 from contextlib import ExitStack
@@ -129,7 +130,9 @@ class Writer:
 
     def asker(self, report: Report, name: str) -> Asker:
         """Return what sends a routine's requests to the engine."""
-        return Asker(self.engine.client, name, self.lora, report, self.plan)
+        client = self.engine.client
+        rank = random.randrange(client.vllm_config.parallel_config.data_parallel_size_local)
+        return Asker(client, name, self.lora, report, self.plan, rank)
 
 
 class _Values:

@@ -34,13 +34,18 @@ class Sequence:
 
 @dataclass(frozen=True)
 class Asker:
-    """What sends one job's requests to the engine, on the engine's loop."""
+    """What sends one job's requests to the engine, on the engine's loop.
+
+    `rank` is the one of several engines (DATA_PARALLEL_SIZE) that they all go to: its cache holds
+    what they share, and two requests in lock step have to be in one batch.
+    """
 
     client: Any
     request_id: str
     lora: Any
     report: Report
     plan: Plan
+    rank: int
 
     @property
     def tokenizer(self) -> Any:
@@ -63,7 +68,11 @@ class Asker:
         )
         last = None
         outputs = self.client.generate(
-            {"prompt_token_ids": ids}, params, f"{self.request_id}-{name}", lora_request=self.lora
+            {"prompt_token_ids": ids},
+            params,
+            f"{self.request_id}-{name}",
+            lora_request=self.lora,
+            data_parallel_rank=self.rank,
         )
         async for output in outputs:
             last = output

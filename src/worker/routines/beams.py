@@ -102,10 +102,9 @@ class _BeamSearch:
             num_beams=width,
             batch_size=1,
         )
-        parents = top_indices[0, :, self.made].long()
-        places = top_sequences[0, :, self.length]
-        top_sequences[0, :, self.length] = ids.expand(width, -1)[parents, places].long()
-        top_scores = (scores + running)[parents, places][None]
+        where = top_indices[0, :, self.made].long(), top_sequences[0, :, self.length].clone()
+        top_sequences[0, :, self.length] = ids.expand(width, -1)[where].long()
+        top_scores = (scores + running)[where][None]
         flat = stub._flatten_beam_dim(top_sequences[:, :, : self.length + 1])
         stops = stub._unflatten_beam_dim(self._criteria(flat, None), 1, self.keep)
         self.running, self._running_scores, self._running_indices = stub.get_running_beams(

@@ -19,6 +19,9 @@ from worker.routines.asker import Asker, Sequence, tensors
 
 # After so many attempts in a row without a token, guidance takes one step by its slow way.
 MOST_LOST = 2
+# A pair runs no further than so many tokens at a time where something waits for them: stop strings
+# to be looked for, or scores in shared memory.
+STRIDE = 64
 
 
 async def guide(
@@ -49,23 +52,19 @@ async def guide(
     records: list[dict[str, Any]] = []
     lost = 0
     reason = "length"
-    while len(made) < max_tokens:
+    stride = STRIDE if stops is not None or order.scores or order.logits else max_tokens
+    while (left := max_tokens - len(made)) > 0:
         if lost >= MOST_LOST:
             new, told = await _slow_step(asker, prompt, negative, made, order, pair)
         else:
-            new, told = await _attempt(
-                asker, prompt, negative, made, order, pair, deadline_s, max_tokens
-            )
+            most = min(left, stride)
+            new, told = await _attempt(asker, prompt, negative, made, order, pair, deadline_s, most)
         records += told
         lost = 0 if new else lost + 1
-        for token in new:
-            made.append(token)
-            if token in order.eos or (
-                stops is not None and bool(stops(torch.tensor([prompt + made]), None).all())
-            ):
-                reason = "stop"
-                break
-        if reason == "stop":
+        end = await asyncio.to_thread(_end, new, prompt + made, set(order.eos), stops)
+        made += new[:end]
+        if end is not None:
+            reason = "stop"
             break
         if deadline_s is not None and time.monotonic() >= deadline_s and made:
             reason = "max_time"
@@ -78,6 +77,20 @@ async def guide(
     return Sequence(made, asker.stopped(asker.text(prompt, made)), reason, values=held)
 
 
+def _end(
+    new: list[int], before: list[int], eos: set[int], stops: StopStringCriteria | None
+) -> int | None:
+    """Return after how many of the new tokens the answer ends; None where it goes on."""
+    seen = before[-stops.maximum_token_len :] if stops is not None else []
+    for count, token in enumerate(new, 1):
+        seen.append(token)
+        if token in eos:
+            return count
+        if stops is not None and stops(torch.tensor([seen[-stops.maximum_token_len :]]), None)[0]:
+            return count
+    return None
+
+
 async def _attempt(
     asker: Asker,
     prompt: list[int],
@@ -86,11 +99,10 @@ async def _attempt(
     order: Order,
     pair: Mapping[str, Any],
     deadline_s: float | None,
-    max_tokens: int,
+    most: int,
 ) -> tuple[list[int], list[dict[str, Any]]]:
     """Run the pair as far as it keeps step; return the tokens that both have, and the records."""
     name = secrets.token_hex(8)
-    left = max_tokens - len(made)
     tasks = {}
     for role, start in (("prompt", prompt), ("negative", negative)):
         of_role = replace(order, prompt_len=len(start), pair={**pair, "name": name, "role": role})
@@ -98,8 +110,9 @@ async def _attempt(
             start + made,
             of_role,
             f"{name}-{role}",
-            max_tokens=left,
-            stop_token_ids=list(order.eos),
+            max_tokens=most,
+            # Without any, a pair that lost step could not be ended; it ends also by this token.
+            stop_token_ids=list(order.eos) or [0],
         )
         tasks[role] = asyncio.ensure_future(asked)
     try:
@@ -113,7 +126,7 @@ async def _attempt(
             task.cancel()
     records = asker.records()
     # Where a pair was lost both were given a stop that neither chose.
-    kept = min([record["lost"] - len(made) for record in records if "lost" in record], default=left)
+    kept = min([record["lost"] - len(made) for record in records if "lost" in record], default=most)
     agreed = []
     both = zip(first.token_ids[:kept], second.token_ids[:kept], strict=False)
     for one, other in both:
@@ -152,20 +165,25 @@ async def _slow_step(
             )
             name = f"{secrets.token_hex(8)}-{tag}"
             group.create_task(asker.ask(start + made, plain, name, max_tokens=1))
-    rows = {}
-    told: dict[str, Any] = {"step": len(made)}
-    for record in asker.records():
-        ids, numbers = tensors(record["scores"])
-        row = torch.empty(1, vocab_size)
-        rows[record["tag"]] = row.scatter_(1, ids[None].long(), numbers[None])
-        if "logits" in record:
-            told["logits"] = record["logits"]
-    scores = steered(rows[0], rows[1], pair["scale"])
-    ids = torch.tensor([prompt + made])
-    chain = build(order, ids[:, : len(prompt)], order.max_new_tokens, vocab_size)
-    scores = chain(ids, scores).masked_fill(torch.isneginf(rows[0]), float("-inf"))
-    if not bool(possible(scores, torch.tensor([pair["do_sample"]]))):
-        raise RequestError(NOTHING_LEFT, type="invalid_parameter")
-    if order.scores:
-        told["scores"] = best(scores[0], order.scores)
-    return [choose(scores, pair, len(made))], [told]
+    records = [record for record in asker.records() if "scores" in record]
+
+    def token() -> tuple[list[int], list[dict[str, Any]]]:
+        rows = {}
+        told: dict[str, Any] = {"step": len(made)}
+        for record in records:
+            ids, numbers = tensors(record["scores"])
+            row = torch.empty(1, vocab_size)
+            rows[record["tag"]] = row.scatter_(1, ids[None].long(), numbers[None])
+            if "logits" in record:
+                told["logits"] = record["logits"]
+        scores = steered(rows[0], rows[1], pair["scale"])
+        ids = torch.tensor([prompt + made])
+        chain = build(order, ids[:, : len(prompt)], order.max_new_tokens, vocab_size)
+        scores = chain(ids, scores).masked_fill(torch.isneginf(rows[0]), float("-inf"))
+        if not bool(possible(scores, torch.tensor([pair["do_sample"]]))):
+            raise RequestError(NOTHING_LEFT, type="invalid_parameter")
+        if order.scores:
+            told["scores"] = best(scores[0], order.scores)
+        return [choose(scores, pair, len(made))], [told]
+
+    return await asyncio.to_thread(token)
