@@ -201,7 +201,12 @@ TOUCHES: dict[str, list[Row]] = {
         "vllm.v1.engine:FINISH_REASON_STRINGS has error",
         r"vllm.entrypoints.openai ~ max\(\S+\.logprob, -9999\.0\)",
     ],
-    "routines/asker": [f"{ASYNC_LLM}.get_tokenizer(self)", f"{ASYNC_LLM}.abort(self, ids)"],
+    "routines/asker": [
+        f"{ASYNC_LLM}.get_tokenizer(self)",
+        f"{ASYNC_LLM}.abort(self, ids)",
+        f"{ASYNC_LLM}.generate(self, item, params, id, lora_request=, data_parallel_rank=)",
+        "vllm.config:ParallelConfig{data_parallel_size_local}",
+    ],
     "openai/routes": [
         *(
             (f"there is the route {one}", lambda one=one: one in routes(), True)

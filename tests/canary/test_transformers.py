@@ -101,6 +101,9 @@ TOUCHES: dict[str, list[Row]] = {
             for one in BEAMS
         ),
     ],
+    "routines/guidance": [
+        "transformers.generation.stopping_criteria:StopStringCriteria{maximum_token_len}",
+    ],
     "routines/healing": [
         f"{MIXIN}.heal_tokens(self, ids, tokenizer)",
         r"transformers.generation.utils ~ vocab_trie = ExtensionsTrie\(tokenizer\.get_vocab\(\)\)",

@@ -332,7 +332,9 @@ PARAMETERS: tuple[Parameter, ...] = (
         "Takes the prompt's last token back and lets the model complete it.",
         FLAG,
         becomes="one more token asked of the engine first",
-        differs="The reply holds the healed prompt as `prompt_token_ids`. It needs a tokenizer.",
+        differs="The reply holds the healed prompt as `prompt_token_ids`. It needs a tokenizer. "
+        "Where generate() raises, because it does not find the last token in the vocabulary or the "
+        "tokenizer has no bos or pad token, the prompt stays as it is and the reply warns.",
         example=True,
     ),
     routine(
@@ -341,7 +343,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         number(-1000, 1000),
         becomes="two requests in lock step",
         differs="The negative prompt is the prompt's last token where none is given. The answer "
-        "comes in one piece, streamed or not.",
+        "comes in one piece, streamed or not. Beside `num_beams` it is refused, where generate() "
+        "takes both.",
         example=1.5,
         inherited=True,
     ),
@@ -365,7 +368,8 @@ PARAMETERS: tuple[Parameter, ...] = (
         "`keys` and `ngram_len` SynthID.",
         WATERMARK,
         differs="SynthID and selfhash are costly; MAX_COSTLY_CHAINS limits how many run at once. "
-        "Detect it on the same kind of device.",
+        "Detect it on the same kind of device. With `num_beams` SynthID follows the tokens of each "
+        "beam, where generate() goes on with those of the beam that had its place before.",
         example={"bias": 2.5, "seeding_scheme": "lefthash"},
     ),
     # Outputs
@@ -581,6 +585,12 @@ PARAMETERS: tuple[Parameter, ...] = (
     refused("synced_gpus", "Keeps GPUs in step.", "vLLM does that by itself."),
     refused("custom_generate", "Code for generate().", "A job cannot carry code."),
     refused("generation_config", "A set of parameters.", "Give its fields one by one."),
+    refused("inputs", "The prompt.", "Give prompt or messages beside sampling_params."),
+    refused(
+        "negative_prompt_attention_mask",
+        "Which tokens of the negative prompt count.",
+        "All of them do; leave out those that should not.",
+    ),
     # text-generation-inference's
     refused(
         "return_full_text", "The prompt before the answer.", "A reply holds the new text only."

@@ -408,6 +408,8 @@ REFUSED = {
     "synced_gpus": "vLLM does that by itself.",
     "custom_generate": "A job cannot carry code.",
     "generation_config": "Give its fields one by one.",
+    "inputs": "Give prompt or messages beside sampling_params.",
+    "negative_prompt_attention_mask": "All of them do",
     "return_full_text": "A reply holds the new text only.",
     "watermark": "Give watermarking_config: {}.",
     "details": "Give return_token_ids or logprobs.",
@@ -416,6 +418,8 @@ REFUSED = {
     "truncate": "Give truncate_prompt_tokens.",
     "grammar": "Give structured_outputs.",
     "adapter_id": 'Give "model" beside sampling_params.',
+    "prompt_logprob_token_ids": "Give prompt_logprobs.",
+    "prompt_logprob_start": "Give prompt_logprobs.",
 }
 
 

@@ -1,6 +1,7 @@
 """The table of generation parameters is complete, and each row of it is fit for the page."""
 
 import dataclasses
+import inspect
 import json
 import math
 import re
@@ -8,7 +9,7 @@ import warnings
 from typing import Any
 
 import pytest
-from transformers import GenerationConfig
+from transformers import GenerationConfig, GenerationMixin
 
 from worker.configuration.variables import VARIABLES
 from worker.engine import command_line
@@ -78,6 +79,13 @@ def test_a_new_transformers_hides_no_name() -> None:
     fields = {name for name in vars(GenerationConfig()) if not name.startswith("_")}
 
     assert set() == fields - set(BY_NAME) - BESIDE
+
+
+def test_a_new_transformers_hides_no_argument() -> None:
+    """What generate() itself takes is in the table too."""
+    arguments = set(inspect.signature(GenerationMixin.generate).parameters) - {"self", "kwargs"}
+
+    assert set() == arguments - set(BY_NAME)
 
 
 def test_names_are_said_once() -> None:
