@@ -1,5 +1,6 @@
 """What a native reply holds beside its text: the same streamed or not, and transformers' values."""
 
+import itertools
 import json
 from typing import Any
 
@@ -145,6 +146,54 @@ def test_a_list_for_each_token(tiny: Served) -> None:
     assert {2} == {len(entry["token_ids"]) for entry in choice["logits"]}
     for at, token in enumerate(choice["token_ids"]):
         assert token == choice["logprobs"][at]["token_id"] == choice["scores"][at]["token_ids"][0]
+
+
+def repeated(prompt: list[int], ids: list[int]) -> list[tuple[int, int]]:
+    """Return the pairs of an answer that stand in the prompt or earlier in the answer."""
+    pairs, first = list(itertools.pairwise(prompt + ids)), len(prompt) - 1
+    return [pair for at, pair in enumerate(pairs) if at >= first and pair in pairs[:at]]
+
+
+# So few tokens that without the parameter a pair comes again.
+FEW: dict[str, Any] = {
+    "allowed_token_ids": list(range(100, 116)),
+    "max_new_tokens": 60,
+    "ignore_eos": True,
+    "return_token_ids": True,
+}
+NO_PAIR_TWICE = {"no_repeat_ngram_size": 2}
+HAHA = [100, 101] * 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    "given",
+    [{"do_sample": False}, {"do_sample": True, "n": 3}, {"num_beams": 2, "n": 2}],
+    ids=["greedy", "three", "beams"],
+)
+def test_no_pair_comes_twice(tiny: Served, given: dict[str, Any], stream: bool) -> None:
+    """no_repeat_ngram_size counts the prompt, for every answer and every beam, streamed or not."""
+    free, bound = (
+        joined(ask(tiny, HAHA, stream, **FEW, **given, **more))["choices"]
+        for more in ({}, NO_PAIR_TWICE)
+    )
+
+    assert {60} == {len(choice["token_ids"]) for choice in free + bound}
+    assert all(repeated(HAHA, choice["token_ids"]) for choice in free)
+    assert [[]] * len(bound) == [repeated(HAHA, c["token_ids"]) for c in bound]
+
+
+def test_no_pair_comes_twice_among_others(tiny: Served) -> None:
+    """64 jobs at once, half of them bound: they are, and the others write what they do alone."""
+    plain, bound = FEW | {"do_sample": False}, FEW | {"do_sample": True} | NO_PAIR_TWICE
+    alone = answer(tiny, HAHA, **plain)["token_ids"]
+    given = [plain, bound] * 32
+    jobs = [tiny.endpoint.submit({"prompt": HAHA, "sampling_params": one}) for one in given]
+    records = [tiny.endpoint.wait_for_end(job, 120) for job in jobs]
+    found = [joined(record)["choices"][0]["token_ids"] for record in records]
+
+    assert [alone] * 32 == found[::2]
+    assert [[]] * 32 == [repeated(HAHA, ids) for ids in found[1::2]]
 
 
 def test_how_many_values(tiny: Served) -> None:

@@ -1,11 +1,15 @@
 """Answers that take several engine requests: sampled beams, guidance, healing."""
 
+import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+import models
 from local_endpoint import Record, Status
-from served import Served, metric
+from served import Served, metric, serve
+from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -103,3 +107,44 @@ def test_guidance_ends_where_its_stop_stands(tiny: Served) -> None:
     assert text[: text.index(text[10:14])] == "".join(stopped["tokens"])
     assert stopped["token_ids"] == choice["token_ids"][: len(stopped["token_ids"])]
     assert made < 400
+
+
+@pytest.fixture(scope="module")
+def narrow() -> Iterator[Served]:
+    """The tiny model, where one sequence at a time runs the chain; an adapter's weights are NaN."""
+    adapters = [{"name": "nan", "path": str(models.path("tiny-lora-nan"))}]
+    environ = {
+        "MODEL_NAME": str(models.path("tiny")),
+        "ENABLE_LORA": "true",
+        "LORA_MODULES": json.dumps(adapters),
+        "MAX_CHAINS": "1",
+        "MAX_BATCH_DELAY_MS": "0",
+    }
+    with serve(environ) as served:
+        yield served
+
+
+@pytest.mark.slow
+def test_healing_waits_for_its_turn(narrow: Served) -> None:
+    """The request that heals a prompt runs the chain, and so it is one of MAX_CHAINS."""
+    long = {"typical_p": 0.9, "max_new_tokens": 400, "ignore_eos": True}
+    first = narrow.endpoint.submit({"prompt": PROMPT, "sampling_params": long, "stream": True})
+    wait_until(lambda: narrow.endpoint.record(first).stream)
+    healed = narrow.endpoint.wait_for_end(
+        submit(narrow, {"token_healing": True, "max_new_tokens": 1}, "The link is http:")
+    )
+    chained = narrow.endpoint.wait_for_end(first)
+
+    assert chained.done[-1].at_s < healed.done[-1].at_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("more", [{"logprobs": 2}, {"output_logits": 2}, {"num_beams": 2}])
+def test_weights_that_are_no_numbers(narrow: Served, more: dict[str, Any], stream: bool) -> None:
+    """What a model of NaN gives is strict JSON, or one sentence."""
+    given = {"max_new_tokens": 3, "temperature": 0, **more}
+    job = {"prompt": PROMPT, "model": "nan", "stream": stream, "sampling_params": given}
+    record = narrow.run(job)
+
+    json.dumps(record.done[-1].value, allow_nan=False)

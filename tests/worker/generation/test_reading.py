@@ -1049,6 +1049,7 @@ def test_no_chain_where_vllm_can(given: dict[str, Any], defaults: dict[str, Any]
     ("given", "param"),
     [
         ({"typical_p": 0.9}, "typical_p"),
+        ({"no_repeat_ngram_size": 2}, "no_repeat_ngram_size"),
         ({"max_time": 5, "return_token_ids": True, "typical_p": 0.9}, "typical_p"),
         ({"temperature": 3.0}, "temperature"),
         ({"temperature": 0.001}, "temperature"),
