@@ -141,11 +141,11 @@ def text(record: Record) -> str:
 
 
 def metric(served: Served, name: str) -> int:
-    """Return what vLLM itself counts."""
+    """Return what vLLM itself counts, of all its engines together."""
     metrics = served.run({"route": "/metrics"}).done[-1].value["output"][0]
-    found = re.search(rf"^vllm:{name}\{{.*\}} ([\d.e+]+)$", metrics, re.MULTILINE)
-    assert found is not None
-    return round(float(found[1]))
+    found = re.findall(rf"^vllm:{name}\{{.*\}} ([\d.e+]+)$", metrics, re.MULTILINE)
+    assert found
+    return round(sum(map(float, found)))
 
 
 def running_requests(served: Served) -> int:

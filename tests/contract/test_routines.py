@@ -148,3 +148,21 @@ def test_weights_that_are_no_numbers(narrow: Served, more: dict[str, Any], strea
     record = narrow.run(job)
 
     json.dumps(record.done[-1].value, allow_nan=False)
+
+
+@pytest.mark.slow
+def test_a_pair_meets_where_there_are_two_engines() -> None:
+    """With DATA_PARALLEL_SIZE both requests of a guided answer go to the same engine."""
+    environ = {
+        "MODEL_NAME": str(models.path("tiny")),
+        "DATA_PARALLEL_SIZE": "2",
+        "VLLM_CPU_OMP_THREADS_BIND": "0|1",
+    }
+    given = {"guidance_scale": 1.7, "max_new_tokens": 50, "ignore_eos": True}
+    with serve(environ) as served:
+        before = metric(served, "generation_tokens_total")
+        found = all_ids(served, [given | {"return_token_ids": True}] * 6)
+        made = metric(served, "generation_tokens_total") - before
+
+    assert [[50]] * 6 == [[len(one) for one in choices] for choices in found]
+    assert made < 6 * 50 * 3
