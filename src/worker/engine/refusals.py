@@ -18,7 +18,6 @@ from worker.errors import RequestError
 from worker.processor.reports import Report, append
 
 MOST_KEPT = 100
-MOST_BYTES = 1_000_000
 _WHERE = re.compile(r"^\[[\d:]+\] \S+: ")  # xgrammar begins with a time and a line of its own
 
 
@@ -59,17 +58,12 @@ class Refusals:
     def __init__(self, report: Report) -> None:
         self._report = report
         self._noted: OrderedDict[str, str] = OrderedDict()
-        self._bytes = 0
 
     def why(self, job_id: str) -> str:
         """Return why a request of this job was refused, else nothing."""
         with suppress(RequestError):  # shared memory is full, and nothing was noted
             for record in self._report.read():
                 self._noted[record["request"]] = record["reason"]
-                self._bytes += len(record["reason"])
         while len(self._noted) > MOST_KEPT:
             self._noted.popitem(last=False)
-        if self._bytes > MOST_BYTES:  # a note that comes now is lost, and its caller told less
-            self._report.clear()
-            self._bytes = 0
         return next((why for name, why in self._noted.items() if job_id in name), "")
