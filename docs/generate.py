@@ -43,6 +43,7 @@ An option that is set in several places takes the first of: `VLLM_EXTRA_ARGS`, t
 **Switches** understand `true`, `1`, `yes`, `on` and `false`, `0`, `no`, `off` in any case.
 **Lists** are words between commas or spaces, or a JSON list.
 **JSON objects** are written as JSON; `LIMIT_MM_PER_PROMPT` also as `image=1,video=0`.
+A dotted name sets one key of an object: `STRUCTURED_OUTPUTS_CONFIG.BACKEND=xgrammar`.
 Two names of one setting with different values stop the start.
 """
 

@@ -6,16 +6,22 @@ the environment in order.
 
 import argparse
 import json
+import logging
 import os
 import signal
 import sys
 from collections.abc import Mapping
 
-from worker.configuration.environ import BAKED, process_environ
+from worker.configuration.environ import BAKED, make_folders, process_environ
 from worker.errors import StartError
 from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
+
+# Here, because the engine's processes import this file before vLLM, as the worker does. On a CPU
+# each would say that Triton, which only GPUs need, does not run.
+hide_in_logs()
+logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
 
 USAGE = (
     "python -m worker [--check | --help | --version]; everything else is an environment variable."
@@ -45,7 +51,7 @@ def main() -> int:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        hide_in_logs()
+        make_folders(os.environ)
         start = Startup()
         if is_serving:
             _refuse_no_endpoint(environ, others)

@@ -3,14 +3,18 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import hub_stand_in
 import models
+from hub_stand_in import Hub
 
 pytestmark = pytest.mark.timeout(120)
 
+TINY = str(models.path("tiny"))
 SOUND = {"DTYPE": "float32", "VLLM_CPU_KVCACHE_SPACE": "1"}
 
 
@@ -26,7 +30,7 @@ def worker(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_sound_configuration() -> None:
+def test_a_sound_configuration(tmp_path: Path) -> None:
     """`--check` prints what was set and where, hides secrets, loads nothing, and returns 0."""
     done = worker(
         "--check",
@@ -34,10 +38,13 @@ def test_a_sound_configuration() -> None:
         MAX_MODEL_LENGTH="256",
         HF_TOKEN="hf_secretsecretsecret",
         MAX_CONCURENCY="5",
+        PROMETHEUS_MULTIPROC_DIR=str(tmp_path / "counts" / "here"),
         **SOUND,
     )
 
     assert 0 == done.returncode, done.stderr
+    assert (tmp_path / "counts" / "here").is_dir()
+    assert "Triton" not in done.stderr
     assert "MAX_MODEL_LENGTH  256" in done.stdout
     assert "Did you mean MAX_CONCURRENCY?" in done.stdout
     assert "Loading" not in done.stderr
@@ -71,7 +78,10 @@ def test_every_problem_at_once() -> None:
     ("environ", "words"),
     [
         ({"MODEL_NAME": "/nowhere/at/all"}, "there is nothing"),
-        ({"MODEL_NAME": "TINY", "MAX_MODEL_LEN": "999999"}, "2048"),
+        ({"MODEL_NAME": "TINY", "MAX_MODEL_LEN": "999999"}, "at most 2048 for this model"),
+        ({"MODEL_NAME": "TINY", "QUANTIZATION": "awq"}, "QUANTIZATION=awq is for a model whose"),
+        ({"MODEL_NAME": "TINY", "PIPELINE_PARALLEL_SIZE": "2"}, "PIPELINE_PARALLEL_SIZE=2 needs"),
+        ({"MODEL_NAME": "TINY", "PROMETHEUS_MULTIPROC_DIR": "/proc/x"}, "that can be written"),
         ({"MODEL_NAME": "UNKNOWN"}, "no-such-model"),
     ],
 )
@@ -87,6 +97,52 @@ def test_what_only_vllm_can_judge(environ: dict[str, str], words: str, tmp_path:
     assert 1 == len(sentences)
     assert words in sentences[0]
     assert "Traceback" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def hub() -> Iterator[Hub]:
+    with hub_stand_in.serve() as served:
+        served.add("org/gated", {"config.json": "{}", "model.safetensors": "w"}, gated=True)
+        served.add("org/empty", {"config.json": "{}"})
+        yield served
+
+
+@pytest.mark.parametrize(
+    ("environ", "words"),
+    [
+        ({"MODEL_NAME": "org/gated"}, "org/gated is gated: accept its terms at"),
+        ({"MODEL_NAME": "org/mispelt"}, "org/mispelt is not on"),
+        ({"MODEL_NAME": "org/empty"}, "holds no weights"),
+        ({"MODEL_NAME": "org/empty", "REVISION": "v9"}, "has no revision 'v9'"),
+        ({"MODEL_NAME": "TINY", "TOKENIZER_NAME": "org/mispelt"}, "org/mispelt is not on"),
+        ({"MODEL_NAME": "org/m", "HF_ENDPOINT": "http://me:sekrit@127.0.0.1:9"}, "be fetched from"),
+    ],
+)
+def test_the_hub_is_asked(hub: Hub, environ: dict[str, str], words: str, tmp_path: Path) -> None:
+    """`--check` says of the hub what a start says, at once, and no password of a mirror."""
+    environ = {name: value.replace("TINY", TINY) for name, value in environ.items()}
+    url = hub.url.replace("//", "//me:sekrit@")
+    done = worker("--check", **SOUND, **{"HF_ENDPOINT": url, "HF_HOME": str(tmp_path)} | environ)
+    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+
+    assert 1 == done.returncode
+    assert 1 == len(sentences)
+    assert words in sentences[0]
+    assert "Retrying" not in done.stderr
+    assert "sekrit" not in done.stdout + done.stderr
+
+
+def test_a_model_of_the_hub_is_judged_without_its_weights(hub: Hub, tmp_path: Path) -> None:
+    """`--check` fetches what it needs to judge a model, which is not the weights."""
+    hub.add_folder("org/tiny", Path(TINY))
+    more = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "MODEL_NAME": "org/tiny"}
+    done = worker("--check", **SOUND, **more)
+    long = worker("--check", **SOUND, **more, MAX_MODEL_LEN="999999")
+
+    assert 0 == done.returncode, done.stderr
+    assert [] == hub.fetched("/model.safetensors")
+    assert 1 == long.returncode
+    assert "2048" in long.stderr
 
 
 def test_without_an_endpoint() -> None:

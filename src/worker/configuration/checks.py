@@ -128,13 +128,30 @@ def suspect(environ: Mapping[str, str], found: Findings) -> None:
         found.warnings.append(f"{base} is full: compiled kernels are not kept in it.")
     retired = (name for variable in VARIABLES for name in variable.retired)
     known = {*known_variables(), *RETIRED, *retired}
-    ours = [name for name in known if name.startswith("VLLM_")]
-    for name in sorted(environ.keys() - known - command_line.environment()):
-        others = _OTHERS.fullmatch(name) or name in command_line.by_variable()
-        candidates = ours if name.startswith("VLLM_") else () if others else known
-        near = [word for word in sorted(candidates) if abs(len(word) - len(name)) <= 2]
-        for match in get_close_matches(name, near, n=1, cutoff=0.88):
-            found.warnings.append(f"{name} is no setting. Did you mean {match}?")
+    found.warnings.extend(
+        said
+        for name in sorted(environ.keys() - known - command_line.environment())
+        if (said := _of_an_unknown(name, known))
+    )
+
+
+def _of_an_unknown(name: str, known: set[str]) -> str:
+    """Return what to say of a variable that nobody reads: nothing where it is somebody else's."""
+    bare = name.removeprefix("VLLM_")
+    candidates = sorted(known)
+    if bare != name:
+        candidates = [word for word in known if word.startswith("VLLM_") or word == bare]
+    elif _OTHERS.fullmatch(name) or name in command_line.by_variable():
+        return ""
+    near = [word for word in candidates if abs(len(word) - len(name)) <= 2 or word == bare]
+    match = get_close_matches(name, near, n=1, cutoff=0.88 if bare == name else 0.7)
+    # In the manner of ours and of vLLM's: of two words and more that their names are made of.
+    words = {word for one in known for word in one.split("_")}
+    if not match and bare == name and "_" in name and set(name.split("_")) <= words:
+        match = get_close_matches(name, candidates, n=1, cutoff=0.75)
+        if not match:
+            return f"{name} is no setting of this worker or of vLLM, and has no effect."
+    return f"{name} is no setting. Did you mean {match[0]}?" if match else ""
 
 
 def _twice(names: list[str]) -> set[str]:

@@ -2,11 +2,13 @@
 
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from worker import spelling
 from worker.configuration.variables import CONFIG_FILE, EXTRA_ARGS, NETWORK_VOLUME
+from worker.errors import SettingsError
 from worker.model.locate import HOME
 
 # Below BASE_PATH. Each is keyed by what it was compiled from and for, so workers may share it.
@@ -38,8 +40,11 @@ def process_environ(
     # the others are our names in vLLM's namespace, and vLLM complains about names it does not know.
     taken = ("VLLM_API_KEY", CONFIG_FILE, EXTRA_ARGS, "VLLM_CPU_FRACTION")
     changes: dict[str, str | None] = {name: None for name in taken if name in environ}
-    # huggingface_hub would take an empty text, as a form sends it, for a value.
-    places = ("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
+    # huggingface_hub and prometheus_client take an empty text, as a form sends it, for a value.
+    places = (
+        *("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"),
+        "PROMETHEUS_MULTIPROC_DIR",
+    )
     changes |= {name: None for name in places if environ.get(name) == ""}
     base = base_path(environ)
     if base and os.access(existing_parent(base), os.W_OK):
@@ -64,6 +69,19 @@ def process_environ(
     if is_no_token(environ):
         changes["HF_TOKEN"] = None
     return changes
+
+
+def make_folders(environ: Mapping[str, str]) -> None:
+    """Make what must exist before vLLM counts anything. Raises SettingsError with a sentence."""
+    name = "PROMETHEUS_MULTIPROC_DIR"
+    try:
+        if environ.get(name):
+            Path(environ[name]).mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=environ[name]).close()
+    except OSError as error:
+        raise SettingsError(
+            f"{name}={environ[name]!r} must be a folder that can be written: {error.strerror}"
+        ) from None
 
 
 def base_path(environ: Mapping[str, str]) -> Path | None:

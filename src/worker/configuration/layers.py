@@ -1,7 +1,9 @@
 """One reader for each place that a value may come from."""
 
+import json
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +12,7 @@ from worker.configuration.variables import ALIASES, CONFIG_FILE, EXTRA_ARGS, VAR
 from worker.engine import command_line
 from worker.engine.command_line import Option
 from worker.sentences import show
-from worker.spelling import is_unset, is_zero
+from worker.spelling import is_unset, is_zero, parse_json
 
 ENVIRONMENT = "environment"
 IMAGE = "image"
@@ -44,6 +46,26 @@ def values_said(environ: Mapping[str, str]) -> dict[str, str]:
         for name, text in environ.items()
         if not is_unset(text, known[name].choices if name in known else None)
     }
+
+
+def without_dots(said: Mapping[str, str], found: Findings) -> dict[str, str]:
+    """Put a name such as STRUCTURED_OUTPUTS_CONFIG.BACKEND into the object that it is a key of."""
+    result = {name: text for name, text in said.items() if "." not in name}
+    for name in sorted(said.keys() - result.keys()):
+        head, *path = name.split(".")
+        if (option := _variables().get(head)) is None:
+            continue
+        if "JSON object" not in option.kind:
+            found.warnings.append(f"{name} has no effect: {head} is no object with keys.")
+            continue
+        value: Any = said[name]
+        with suppress(ValueError):
+            value = parse_json(value)
+        for key in reversed(path):
+            value = {key.lower() if key.isupper() else key: value}
+        with suppress(ValueError):  # which is said when the object is read
+            result[head] = json.dumps(_joined(parse_json(result.get(head, "{}")), value))
+    return result
 
 
 def of_the_image(
@@ -116,8 +138,17 @@ def _put(values: dict[str, Given], key: str, new: Given, found: Findings) -> Non
 def retired_and_vllm(environ: Mapping[str, str], found: Findings) -> dict[str, Given]:
     """Read vLLM's options of the environment, and below them what retired names become."""
     values = vllm_options(environ, ENVIRONMENT, found)
+    known = command_line.by_variable()
+    found.warnings.extend(
+        f"{alias} sets {name}, which this vLLM no longer has: it has no effect."
+        for alias, name in ALIASES.items()
+        if alias in environ and name not in known
+    )
     for name, old in _retired(environ, found).items():
-        option = command_line.by_variable()[name]
+        if name not in known:
+            found.warnings.append(f"{old.source} sets {name}, which this vLLM no longer has.")
+            continue
+        option = known[name]
         now, value = values.get(option.dest), old.value
         if name == "HF_OVERRIDES" and now and isinstance(now.value, dict):
             values[option.dest] = Given(name, {**value, **now.value}, f"{now.source}, {old.source}")
@@ -199,4 +230,4 @@ def known_variables() -> list[str]:
 
 def _variables() -> dict[str, Option]:
     known = command_line.by_variable()
-    return {**{alias: known[name] for alias, name in ALIASES.items()}, **known}
+    return {**{alias: known[name] for alias, name in ALIASES.items() if name in known}, **known}

@@ -26,6 +26,7 @@ from worker.configuration.layers import (
     retired_and_vllm,
     values_said,
     vllm_options,
+    without_dots,
     worker_variables,
 )
 from worker.configuration.variables import ALIASES, VARIABLES, Own
@@ -66,7 +67,7 @@ class Settings:
         Raises SettingsError with one sentence for each problem.
         """
         found = Findings()
-        said, of_build = values_said(environ), values_said(baked)
+        said, of_build = without_dots(values_said(environ), found), values_said(baked)
         own = {
             **worker_variables(of_build, IMAGE, found),
             **worker_variables(said, ENVIRONMENT, found),

@@ -68,6 +68,22 @@ HINTS = (
     ),
 )
 
+# Where vLLM says less than it knows, or recommends what is dangerous first.
+BETTER = (
+    (
+        r".*User-specified MAX_MODEL_LEN \((\d+)\) is greater than .*?=(\d+).*",
+        r"MAX_MODEL_LEN=\1 must be at most \2 for this model. "
+        "(VLLM_ALLOW_LONG_MAX_MODEL_LEN=1 lifts that limit; beyond it answers may be nonsense, or "
+        "end the engine.)",
+    ),
+    (
+        r".*Cannot find the config file for ([\w-]+).*",
+        r"QUANTIZATION=\1 is for a model whose weights were stored so, with a quantization_config "
+        "in its config.json, and this model has none: take such a model, "
+        "or unset QUANTIZATION; fp8_per_channel quantises any model while it is loaded.",
+    ),
+)
+
 
 def sentence(error: BaseException, died: Path | None = None) -> str:
     """Return what went wrong, and the variable that helps, where one is known.
@@ -81,6 +97,9 @@ def sentence(error: BaseException, died: Path | None = None) -> str:
     if killed := re.search(r"proc (\S+) died .*\(exit code: -(\d+)\)", said):
         said = f"The process {killed[1]} was killed by {signal.Signals(int(killed[2])).name}"
     said = _with_variables(hide(said)).rstrip(".")
+    for pattern, better in BETTER:
+        if found := re.fullmatch(pattern, said):
+            return found.expand(better)
     for pattern, helps in HINTS:
         if re.search(pattern, said):
             # Instead of vLLM's own advice, which is for its command line.

@@ -20,7 +20,6 @@ from vllm.v1.executor import multiproc_executor
 from worker.engine import refusals
 from worker.engine.causes import LOADING, local
 from worker.lifetime import Child
-from worker.sentences import hide_in_logs
 
 # As vLLM made them: a forked child inherits what `listen` puts in their place.
 _run_engine_core = core.EngineCoreProc.run_engine_core
@@ -65,8 +64,6 @@ def _coordinator(*args: Any, **kwargs: Any) -> None:
 
 
 def _note_errors(path: Path) -> None:
-    hide_in_logs()
-
     def note(record: logging.LogRecord) -> bool:
         if record.levelno >= logging.ERROR and record.funcName in ENDS:
             with contextlib.suppress(OSError), path.open("x") as file:  # it exists: not the first

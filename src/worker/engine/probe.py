@@ -7,6 +7,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 
 from worker.engine.admission import Rules
@@ -25,6 +26,7 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
     speculation. Registered as a plugin instead of an argument it would be handed placeholders
     where tokens belong (V1, asynchronous scheduling).
     """
+    _refuse_pipeline_on_cpu(args)
     engine_args = AsyncEngineArgs.from_cli_args(args)
     try:
         model_config = engine_args.create_model_config()
@@ -100,11 +102,33 @@ def check(args: argparse.Namespace) -> None:
 
     Raises StartError with a sentence.
     """
+    _refuse_pipeline_on_cpu(args)
     try:
         config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
     except Exception as error:
         raise StartError(sentence(error)) from error
     _refuse_idle_quantization(args.quantization, config.model_config)
+
+
+def _refuse_pipeline_on_cpu(args: argparse.Namespace) -> None:
+    """Refuse what vLLM 0.32 fails of at the first token: its CPU runner passes nothing on."""
+    if args.pipeline_parallel_size > 1 and current_platform.is_cpu():
+        raise StartError(
+            f"PIPELINE_PARALLEL_SIZE={args.pipeline_parallel_size} needs GPUs: vLLM's CPU runner "
+            "has no pipeline. TENSOR_PARALLEL_SIZE shares a model on a CPU too."
+        )
+
+
+def idle_gpus(args: argparse.Namespace, count: int) -> str:
+    """Say that more GPUs are there than the worker uses; nothing where it uses them."""
+    used = args.tensor_parallel_size * args.pipeline_parallel_size * args.data_parallel_size
+    if used > 1 or count < 2:
+        return ""
+    return f"{count} GPUs are here, and one is used: TENSOR_PARALLEL_SIZE={count} uses all of them."
+
+
+def gpus() -> int:
+    return int(current_platform.device_count()) if current_platform.is_cuda_alike() else 0
 
 
 def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:

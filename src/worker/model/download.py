@@ -24,6 +24,7 @@ from worker.model.files import (
     check_weights,
     code_elsewhere,
     formats,
+    is_weight,
     of_kind,
     only_indexed,
 )
@@ -42,6 +43,7 @@ def download(
     load_format: str = "auto",
     ignore: list[str] | None = None,
     code_revision: str | None = None,
+    weights: bool = True,
     token: str | Literal[False] | None = None,
     say: Say = print,
 ) -> Path:
@@ -50,7 +52,8 @@ def download(
     What is there already is not fetched again, a broken transfer goes on where it broke, and
     workers that share the cache wait for one another: these are huggingface_hub's doing.
     `name` may end in the quantisation of a GGUF file (`org/name:Q4_K_M`); `code_revision` is that
-    of the other repositories whose Python code this one uses.
+    of the other repositories whose Python code this one uses. Without `weights` all the rest is
+    fetched, which is small, and enough to judge a configuration.
     Raises StartError with one sentence.
     """
     from huggingface_hub import HfApi, constants
@@ -83,6 +86,8 @@ def download(
             for index in [file for file in files if file in ROOT_INDEXES]:
                 files = only_indexed(files, index, fetch([index]) / index)
             check_weights(repository, files, sizes, is_gguf=bool(gguf))
+        if not weights:
+            files = [file for file in files if not is_weight(file)]
         folder = where / f"models--{repository.replace('/', '--')}"
         missing = sum(
             sizes[file] for file in files if not (folder / f"snapshots/{info.sha}/{file}").exists()

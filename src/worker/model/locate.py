@@ -48,12 +48,17 @@ def locate(args: argparse.Namespace, caches: Iterable[Path]) -> argparse.Namespa
 
 
 def fetch(
-    args: argparse.Namespace, environ: Mapping[str, str], say: download.Say
+    args: argparse.Namespace,
+    environ: Mapping[str, str],
+    say: download.Say,
+    *,
+    weights: bool = True,
 ) -> argparse.Namespace:
     """Return vLLM's arguments with a folder for every name, downloading what is still a name.
 
     What this worker cannot read the files of is left to vLLM: other stores than the hub, and the
-    load formats that have their own. Raises StartError with one sentence.
+    load formats that have their own. Without `weights` a configuration can be judged, and no GGUF
+    file. Raises StartError with one sentence.
     """
     read = files.formats(args.model, args.load_format)
     if environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true") or not read:
@@ -61,7 +66,7 @@ def fetch(
 
     def one(name: str, revision: str | None, kind: files.Kind) -> str:
         if Path(name).exists() or not (
-            files.REPOSITORY.fullmatch(name) or files.GGUF.fullmatch(name)
+            files.REPOSITORY.fullmatch(name) or (weights and files.GGUF.fullmatch(name))
         ):
             return name
         snapshot = download.download(
@@ -72,6 +77,7 @@ def fetch(
             load_format=args.load_format,
             ignore=args.ignore_patterns,
             code_revision=args.code_revision if kind == "model" else None,
+            weights=weights,
             token=args.hf_token if isinstance(args.hf_token, str) else None,
             say=say,
         )

@@ -26,6 +26,7 @@ from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
 from worker.openai.routes import Routes
 from worker.request import NativeRequest, Request
+from worker.sentences import hide
 from worker.start import ending, sdk
 from worker.start.ending import fail, leave
 from worker.start.progress import Startup
@@ -36,7 +37,7 @@ log = logging.getLogger("worker")
 def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
     """Judge the configuration. Raises SettingsError or StartError."""
     _, args = _settings(environ, baked)
-    probe.check(args)
+    probe.check(locate.fetch(args, environ, _say, weights=False))
     print("The configuration is sound.")
 
 
@@ -58,7 +59,9 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
                 lambda sentence: fail(StartError(sentence), tell=sdk.fail_one_job),
             ):
                 start.phase("fetching the model")
-                args = locate.fetch(args, environ, say=lambda line: print(line, flush=True))
+                args = locate.fetch(args, environ, _say)
+                if more := probe.idle_gpus(args, probe.gpus()):
+                    log.warning(more)
                 if not settings.own.allow_private_media:
                     media.use_public_addresses()
                 start.phase("loading the model")
@@ -100,6 +103,10 @@ def _settings(
     settings = Settings.from_env(environ, baked)
     print(settings.report(), flush=True)
     return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
+
+
+def _say(line: str) -> None:
+    print(hide(line), flush=True)
 
 
 def _facts(settings: Settings, engine: Engine) -> Facts:

@@ -718,6 +718,34 @@ def test_retired_names_become_their_successor(environ, dest, expected) -> None:
     assert getattr(settings(**environ).args, dest) == expected
 
 
+def test_an_option_that_leaves_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Names of an option that the next vLLM lacks are dropped with a warning, as long as used."""
+    known = {
+        name: option
+        for name, option in command_line.by_variable().items()
+        if name not in ("RESPONSE_ROLE", "SPECULATIVE_CONFIG")
+    }
+    monkeypatch.setattr(command_line, "by_variable", lambda: known)
+
+    assert () == settings().warnings
+    found = settings(OPENAI_RESPONSE_ROLE="bot", NUM_SPECULATIVE_TOKENS="4")
+    gone = [one for one in found.warnings if "no longer has" in one]
+
+    assert ["OPENAI_RESPONSE_ROLE", "NUM_SPECULATIVE_TOKENS"] == [one.split()[0] for one in gone]
+
+
+@pytest.mark.parametrize(
+    ("environ", "count", "says"),
+    [({}, 4, True), ({}, 1, False), ({}, 0, False), ({"TENSOR_PARALLEL_SIZE": "2"}, 4, False)],
+)
+def test_gpus_that_nobody_uses(environ: dict[str, str], count: int, says: bool) -> None:
+    """One GPU is used where nobody asked for more, and the log says that more are there."""
+    from worker.engine import probe
+
+    assert says == ("4 GPUs" in probe.idle_gpus(settings(**environ).args, count))
+    assert 0 == probe.gpus()
+
+
 def test_the_servers_options_are_not_read() -> None:
     """What a platform sets for somebody else's server does nothing, and one line says so."""
     polluted = {"HOST": "x", "PORT": "no", "UDS": "x", "CONFIG": "x", "MIDDLEWARE": "x"}
@@ -756,6 +784,56 @@ def test_misspellings(wrong, right) -> None:
     assert settings(**{wrong: "1"}).warnings == (
         f"{wrong} is no setting. Did you mean {right}?",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "word"),
+    [
+        ("TOOL_PARSER", "Did you mean TOOL_CALL_PARSER?"),
+        ("ENABLE_TOOL_CHOICE", "Did you mean ENABLE_AUTO_TOOL_CHOICE?"),
+        ("MAX_TOKENS", "no setting"),
+        ("GPU_MEMORY", "no setting"),
+        ("VLLM_MAX_MODEL_LEN", "Did you mean MAX_MODEL_LEN?"),
+        ("DTYPE.X", "DTYPE is no object"),
+    ],
+)
+def test_an_invented_name_is_mentioned(name: str, word: str) -> None:
+    """A name in our or vLLM's manner that nobody reads is said to have no effect."""
+    (warning,) = settings(**{name: "x"}).warnings
+
+    assert warning.startswith(name)
+    assert word in warning
+
+
+def test_dotted_names() -> None:
+    """A dotted name sets one key of an object, beside those that the object's variable sets."""
+    found = settings(
+        **{
+            "STRUCTURED_OUTPUTS_CONFIG": '{"disable_any_whitespace": true}',
+            "STRUCTURED_OUTPUTS_CONFIG.BACKEND": "xgrammar",
+            "HF_OVERRIDES.rope_parameters.rope_theta": "5.5",
+        }
+    )
+
+    assert "xgrammar" == found.args.structured_outputs_config.backend
+    assert found.args.structured_outputs_config.disable_any_whitespace
+    assert {"rope_parameters": {"rope_theta": 5.5}} == found.args.hf_overrides
+    assert () == found.warnings
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"STRUCTURED_OUTPUTS_CONFIG": '{"bakend": "xgrammar"}'},
+        {"STRUCTURED_OUTPUTS_CONFIG.BAKEND": "xgrammar"},
+    ],
+)
+def test_a_wrong_key_of_an_object_stops_the_start(environ: dict[str, str]) -> None:
+    """A key that the object does not have is named with its variable."""
+    (problem,) = problems(**environ)
+
+    assert problem.startswith("STRUCTURED_OUTPUTS_CONFIG=")
+    assert "bakend" in problem
 
 
 @pytest.mark.parametrize(

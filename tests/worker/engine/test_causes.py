@@ -73,6 +73,31 @@ def test_what_helps(said: str, word: str, tmp_path: Path) -> None:
     assert "root cause" not in told
 
 
+@pytest.mark.parametrize(
+    ("said", "better", "last"),
+    [
+        (
+            "User-specified max_model_len (100000) is greater than the derived max_model_len "
+            "(max_position_embeddings=8192 or model_max_length=None in model's config.json). To "
+            "allow overriding this maximum, set the env var VLLM_ALLOW_LONG_MAX_MODEL_LEN=1. More.",
+            "MAX_MODEL_LEN=100000 must be at most 8192 for this model.",
+            "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+        ),
+        (
+            "Cannot find the config file for awq",
+            "QUANTIZATION=awq is for a model whose weights were stored so",
+            "unset QUANTIZATION",
+        ),
+    ],
+)
+def test_what_is_said_better(said: str, better: str, last: str, tmp_path: Path) -> None:
+    """The limit of this model, or what a method needs, comes first, and a dangerous switch last."""
+    told = sentence(ValueError(said), tmp_path / "absent")
+
+    assert told.startswith(better)
+    assert last in told.removeprefix(better)
+
+
 def test_an_unknown_cause_is_told_without_a_hint(tmp_path: Path) -> None:
     """Options are written as variables and secrets hidden; where nothing helps, nothing is said."""
     died = tmp_path / "died"
