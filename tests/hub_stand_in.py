@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -31,9 +32,13 @@ class Repository:
     slow_s: float = 0.0
     """How long each piece of a megabyte takes."""
 
-    @property
+    @cached_property
     def sha(self) -> str:
-        return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
+        digest = hashlib.sha1()
+        for path, data in sorted(self.files.items()):
+            digest.update(path.encode())
+            digest.update(data)
+        return digest.hexdigest()
 
     def has(self, revision: str) -> bool:
         """Say whether this is a revision: a branch, a tag, or a commit by its first digits."""
