@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 from worker.configuration.environ import BAKED, make_folders, process_environ
 from worker.errors import StartError
@@ -18,10 +19,18 @@ from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
 
+# What a container has of a GPU: NVIDIA's, the same below Windows, AMD's, Intel's.
+DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/dri")
+HAS_GPU = any(Path(device).exists() for device in DEVICES)
+
 # Here, because the engine's processes import this file before vLLM, as the worker does. On a CPU
-# each would say that Triton, which only GPUs need, does not run.
+# each would say, three times, that Triton is absent, which only GPUs need.
 hide_in_logs()
-logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
+if not HAS_GPU:
+    for name in ("triton_utils.importing", "platforms.cpu", "config.vllm"):
+        logging.getLogger(f"vllm.{name}").addFilter(
+            lambda record: "Triton" not in record.getMessage()
+        )
 
 USAGE = (
     "python -m worker [--check | --help | --version]; everything else is an environment variable."
@@ -52,6 +61,9 @@ def main() -> int:
             else:
                 os.environ[name] = value
         make_folders(os.environ)
+        if not is_serving and not HAS_GPU:
+            # Else vLLM built for a GPU knows no device, and its parser fails.
+            os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
         start = Startup()
         if is_serving:
             _refuse_no_endpoint(environ, others)

@@ -1,9 +1,7 @@
 """`make setup` on a machine whose Python is another one."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,7 +10,15 @@ from builds import PROJECT
 
 pytestmark = pytest.mark.timeout(120)
 
-TOOLS = ("cmp", "dirname", "env", "grep", "mkdir", "sh", "tail", "uname")
+TOOLS = ("cmp", "dirname", "grep", "ln", "mkdir", "sh", "tail", "uname")
+# Makes an environment that holds no pip: nothing is fetched here.
+PYTHON_3_11 = """#!/bin/sh
+case "$*" in
+*version_info*) echo 3.11 ;;
+"-m venv "*) mkdir -p "$3/bin" && ln -s "$0" "$3/bin/python" ;;
+*) exit 1 ;;
+esac
+"""
 OTHER_PYTHON = '#!/bin/sh\ncase "$*" in *version_info*) echo 3.13 ;; *) exit 1 ;; esac\n'
 
 
@@ -52,8 +58,8 @@ def test_a_python_that_cannot_be_fetched(tmp_path: Path, uv: str | None) -> None
 
 def test_a_python_that_uv_fetches(tmp_path: Path) -> None:
     """Where uv has 3.11, the environment is made with it."""
-    uv = f'#!/bin/sh\n[ "$2" = install ] || echo {sys.executable}\n'
-    done = setup(tmp_path, python3=OTHER_PYTHON, uv=uv)
+    uv = f'#!/bin/sh\n[ "$2" = install ] || echo {tmp_path}/bin/its_python\n'
+    done = setup(tmp_path, python3=OTHER_PYTHON, uv=uv, its_python=PYTHON_3_11)
 
     assert (tmp_path / ".venv/bin/python").exists()
     assert "torch==2.13.0+cpu was found neither" in done.stderr  # as no index is to be asked
@@ -61,8 +67,7 @@ def test_a_python_that_uv_fetches(tmp_path: Path) -> None:
 
 def test_a_3_11_beside_the_default(tmp_path: Path) -> None:
     """A python3.11 on the path is taken without a word about it."""
-    there = f'#!/bin/sh\nexec {sys.executable} "$@"\n'
-    done = setup(tmp_path, python3=OTHER_PYTHON, **{"python3.11": there})
+    done = setup(tmp_path, python3=OTHER_PYTHON, **{"python3.11": PYTHON_3_11})
 
-    assert os.path.exists(tmp_path / ".venv/bin/python")
+    assert (tmp_path / ".venv/bin/python").exists()
     assert "fetching" not in done.stderr

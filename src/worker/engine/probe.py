@@ -7,7 +7,7 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.platforms import current_platform
+from vllm.platforms import current_platform, vllm_version_matches_substr
 from vllm.sampling_params import RequestOutputKind
 
 from worker.engine.admission import Rules
@@ -97,22 +97,38 @@ async def why_not_live(client: Any, reports: Folder, died: Path) -> str:
     return ""
 
 
-def check(args: argparse.Namespace) -> None:
+def check(args: argparse.Namespace) -> str:
     """Let vLLM judge the whole configuration without loading a weight.
 
-    Raises StartError with a sentence.
+    Returns what was not judged, or nothing. Raises StartError with a sentence.
     """
     _refuse_pipeline_on_cpu(args)
     try:
-        config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
+        engine_args = AsyncEngineArgs.from_cli_args(args)
+        if _lacks_its_gpu():
+            current_platform.verify_quantization = lambda _: None  # the GPU's to say
+            model_config = engine_args.create_model_config()
+        else:
+            model_config = engine_args.create_engine_config().model_config
     except Exception as error:
         raise StartError(sentence(error)) from error
-    _refuse_idle_quantization(args.quantization, config.model_config)
+    _refuse_idle_quantization(args.quantization, model_config)
+    if _lacks_its_gpu():
+        return (
+            "No GPU is here: memory, kernels, quantisation and parallelism cannot be judged "
+            "without it."
+        )
+    return ""
+
+
+def _lacks_its_gpu() -> bool:
+    """Whether vLLM was built for a GPU and only reads a configuration, for want of one."""
+    return bool(current_platform.is_cpu()) and not vllm_version_matches_substr("cpu")
 
 
 def _refuse_pipeline_on_cpu(args: argparse.Namespace) -> None:
     """Refuse what vLLM 0.32 fails of at the first token: its CPU runner passes nothing on."""
-    if args.pipeline_parallel_size > 1 and current_platform.is_cpu():
+    if args.pipeline_parallel_size > 1 and current_platform.is_cpu() and not _lacks_its_gpu():
         raise StartError(
             f"PIPELINE_PARALLEL_SIZE={args.pipeline_parallel_size} needs GPUs: vLLM's CPU runner "
             "has no pipeline. TENSOR_PARALLEL_SIZE shares a model on a CPU too."

@@ -37,8 +37,8 @@ log = logging.getLogger("worker")
 def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
     """Judge the configuration. Raises SettingsError or StartError."""
     _, args = _settings(environ, baked)
-    probe.check(locate.fetch(args, environ, _say, weights=False))
-    print("The configuration is sound.")
+    unjudged = probe.check(locate.fetch(args, environ, _say, weights=False))
+    print("\n".join(line for line in (unjudged, "The configuration is sound.") if line))
 
 
 def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) -> NoReturn:
