@@ -19,8 +19,8 @@ from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
 
-# What a container has of a GPU: NVIDIA's, the same below Windows, AMD's, Intel's.
-DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd", "/dev/dri")
+# What a container has of a GPU: NVIDIA's, the same below Windows, and AMD's.
+DEVICES = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 HAS_GPU = any(Path(device).exists() for device in DEVICES)
 
 # Here, because the engine's processes import this file before vLLM, as the worker does. On a CPU
