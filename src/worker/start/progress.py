@@ -11,18 +11,32 @@ import psutil
 # What counts as getting on, over all processes: bytes read, written, or taken into memory. The
 # watch's own reading stays far below it.
 STEP_BYTES = 16_000_000
+ALIVE_S = 7.0  # at most twice this without a line
 
 
 class Startup:
     """What the start is doing, and how long each phase of it took."""
 
-    def __init__(self) -> None:
+    def __init__(self, alive_s: float = ALIVE_S) -> None:
         self._phases: list[tuple[str, float]] = []
+        self._alive_s = alive_s
+        self._ready = threading.Event()
 
     def phase(self, name: str) -> None:
         """Say what the start does now; the local endpoint shows these lines."""
         self._phases.append((name, time.monotonic()))
         print(f"phase: {name}", flush=True)
+        if len(self._phases) == 1:
+            threading.Thread(target=self._say_alive, name="sign of life", daemon=True).start()
+        if name == "ready":
+            self._ready.set()
+
+    def _say_alive(self) -> None:
+        """Say now and then that a long phase goes on: without a terminal vLLM draws no bars."""
+        while not self._ready.wait(self._alive_s):
+            name, since_s = self._phases[-1]
+            if (now_s := time.monotonic()) - since_s >= self._alive_s:
+                print(f"still {name}, after {now_s - since_s:.0f} s", flush=True)
 
     def report(self) -> str:
         """Return how long each phase took, up to the one that runs now."""

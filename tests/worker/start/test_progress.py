@@ -16,6 +16,15 @@ from worker.start.progress import Startup
 
 pytestmark = pytest.mark.timeout(120)
 
+LONG = """
+import time
+from worker.start.progress import Startup
+start = Startup(alive_s=0.2)
+start.phase("loading the model")
+time.sleep(1)
+start.phase("ready")
+time.sleep(0.5)
+"""
 STANDS_STILL = """
 import os, time
 from worker.start.progress import Startup
@@ -137,3 +146,11 @@ def test_a_worker_that_gets_no_model(tmp_path: Path) -> None:
     told = [json.loads(record.done[0].value["error"]) for record in records if record.done]
     is_2 = not importlib.metadata.version("runpod").startswith("1.")  # 1.12 has no hook for it
     assert [sentence] * is_2 == [error["error_message"] for error in told]
+
+
+def test_a_long_phase_says_that_it_goes_on(tmp_path: Path) -> None:
+    """Without a terminal too somebody who waits sees a line now and then, until it is ready."""
+    lines = run(LONG, tmp_path).stdout.splitlines()
+
+    assert [line for line in lines if line.startswith("still loading the model, after ")]
+    assert "phase: ready" == lines[-1]
