@@ -90,6 +90,18 @@ def serve(
 
     Raises RuntimeError with the end of its log when it dies or is late.
     """
+    with start(environ, knobs, program) as served:
+        _wait_ready(served)
+        yield served
+
+
+@contextlib.contextmanager
+def start(
+    environ: Mapping[str, str],
+    knobs: Knobs | None = None,
+    program: Sequence[str] = ("-m", "worker"),
+) -> Iterator[Served]:
+    """Start a worker; afterwards nothing of it is left."""
     with (
         tempfile.TemporaryDirectory() as folder,
         local_endpoint.serve(knobs or Knobs(stop_hold_s=5, take_hold_s=5)) as endpoint,
@@ -112,12 +124,10 @@ def serve(
         stack.callback(served.client.close)
         family: list[psutil.Process] = []
         try:
-            _wait_ready(served)
-            family = served.family()
             yield served
         finally:
             with contextlib.suppress(psutil.NoSuchProcess):
-                family += served.family()
+                family = served.family()
             process.kill()
             process.wait(10)
             wait_until(lambda: not any(map(is_alive, family)), 5, lambda: [*map(str, family)])

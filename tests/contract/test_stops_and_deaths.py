@@ -112,6 +112,8 @@ def test_a_dead_engine_fails_its_jobs_and_ends_the_worker() -> None:
         assert 1 == code
         assert [Status.FAILED] * 4 == [record.status for record in records]
         assert all("engine stopped" in record.done[-1].value["error"] for record in records)
+        assert "worker: 4 jobs were told that the engine died." in served.log()
+        assert all(f"job {job} failed" in served.log() for job in jobs)
 
 
 @pytest.mark.slow
