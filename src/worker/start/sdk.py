@@ -17,12 +17,15 @@ from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
 import aiohttp
+import msgspec
 import runpod.serverless
 from runpod.serverless.modules import rp_fitness, rp_ping, rp_scale
 
 from worker.errors import StartError, WorkerError
 from worker.facts import DEEPEST
 from worker.lifetime import die_with_parent
+
+RETRY_S = 1.0  # between two questions for jobs that failed
 
 log = logging.getLogger("worker")
 
@@ -73,12 +76,17 @@ def serve(
 
 
 class Take(aiohttp.ClientResponse):
-    """The platform's answer, of which Python's parser refuses what nests deeper than it recurses.
+    """The platform's answer, read by a parser that holds the loop up a quarter as long as Python's.
 
-    The SDK would lose the job without a word, and with it all that came in the same answer.
+    Both refuse what nests deeper than they recurse, and the SDK would lose such a job without a
+    word, and with it all that came in the same answer.
     """
 
     async def json(self, **options: Any) -> Any:
+        try:
+            return msgspec.json.decode(await self.read())
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # stricter than Python's: NaN, halves of surrogate pairs, numbers without end
         try:
             return await super().json(**options)
         except RecursionError:
@@ -108,6 +116,8 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         super().__init__(config)
         self._delivered = asyncio.Event()
         self._is_unheard = False
+        self._fetch = self.jobs_fetcher
+        self.jobs_fetcher = self._take
 
     def start(self) -> None:
         """Run until a signal came and every job is delivered.
@@ -130,6 +140,14 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         self._is_unheard = True
         log.error("RunPod's ping process ended. Finishing the running jobs and leaving.")
         self.kill_worker()
+
+    async def _take(self, *asked: Any) -> Any:
+        """Ask for jobs; after a failure wait, since the SDK would ask again at once, for ever."""
+        try:
+            return await self._fetch(*asked)
+        except Exception:
+            await asyncio.sleep(RETRY_S)
+            raise
 
     async def get_jobs(self, session: Any) -> None:
         """Take jobs until the worker is told to leave.

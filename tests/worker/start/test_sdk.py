@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -403,3 +404,26 @@ def test_a_deep_job_does_not_lose_its_batch(depth: int, monkeypatch: pytest.Monk
     assert ("2", '"]}', 1) == (second["id"], second["input"]["prompt"], second["input"]["c"])
     with pytest.raises(RequestError, match="MAX_INPUT_DEPTH"):
         request.read(second, BatchSizes())
+
+
+def test_a_platform_that_is_away_is_not_asked_without_a_pause() -> None:
+    """The SDK asks again at once, for ever: a lost network would cost a core and fill the log."""
+    from worker.start import sdk
+
+    asked = 0
+
+    async def fails(*_: Any) -> None:
+        nonlocal asked
+        asked += 1
+        raise ConnectionRefusedError("nobody is there")
+
+    async def ask() -> None:
+        jobs = sdk.JobLoop({"jobs_fetcher": fails, "concurrency_modifier": lambda _: 1})
+        asking = asyncio.create_task(jobs.get_jobs(SimpleNamespace()))
+        await asyncio.sleep(0.3)
+        jobs.kill_worker()
+        await asking
+
+    asyncio.run(ask())
+
+    assert 1 <= asked <= 5
