@@ -152,7 +152,7 @@ def test_a_strict_tool_without_parameters(agents: Served) -> None:
     (reply,) = output(chat(agents, **PLAIN, tools=tools, tool_choice=asked, max_tokens=40))
     calls = reply["choices"][0]["message"].get("tool_calls") or []
 
-    assert ["{}"] == [call["function"]["arguments"] for call in calls], reply
+    assert ["{}"] == [call["function"]["arguments"] for call in calls], json.dumps(reply)
 
 
 @pytest.mark.parametrize(

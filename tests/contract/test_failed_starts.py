@@ -65,6 +65,7 @@ def test_a_context_that_the_cache_does_not_hold() -> None:
     assert "VLLM_CPU_KVCACHE_SPACE" in said
 
 
+@pytest.mark.slow
 def test_a_broken_shard_with_two_workers(tmp_path: Path) -> None:
     """With tensor parallelism the worker's error is told, not that a worker had one."""
     model = copy_of_tiny(tmp_path)
@@ -85,12 +86,10 @@ def test_a_broken_shard_with_two_workers(tmp_path: Path) -> None:
     assert "fetch them again" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("title", "name"),
-    [
-        ("VLLM::Worker", "VllmWorker-0"),
-        pytest.param("VLLM::EngineCore", "EngineCore", marks=pytest.mark.slow),
-    ],
+    [("VLLM::Worker", "VllmWorker-0"), ("VLLM::EngineCore", "EngineCore")],
 )
 def test_a_killed_process(title: str, name: str) -> None:
     """A process that is killed leaves no error: its name and its signal are told, and memory."""

@@ -1,6 +1,5 @@
 """The basics of faults: stopped jobs, dead engines, bad starts."""
 
-import signal
 import time
 
 import pytest
@@ -126,21 +125,6 @@ def test_an_idle_worker_notices_that_its_engine_died() -> None:
         wait_until(lambda: not any(map(is_alive, family)), timeout_s=2)
 
         assert 1 == code
-
-
-def test_sigterm_lets_jobs_finish() -> None:
-    """On SIGTERM the running job is delivered, then every process is gone, with code 0."""
-    with serve({"MODEL_NAME": str(models.path("tiny"))}) as served:
-        given = {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}
-        job = served.endpoint.submit(given)
-        wait_until(lambda: served.endpoint.record(job).stream)
-        family = served.family()
-        served.process.send_signal(signal.SIGTERM)
-        code = served.process.wait(30)
-        wait_until(lambda: not any(map(is_alive, family)), timeout_s=2)
-
-        assert 0 == code
-        assert Status.COMPLETED == served.endpoint.record(job).status
 
 
 def test_nothing_is_written_to_the_working_directory(tiny: Served) -> None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,11 @@ pytestmark = pytest.mark.timeout(120)
 
 TINY = str(models.path("tiny"))
 SOUND = {"DTYPE": "float32", "VLLM_CPU_KVCACHE_SPACE": "1"}
+
+
+def at_night(*row: Any) -> Any:
+    """Return a row that costs ten seconds and proves what its neighbours nearly prove by day."""
+    return pytest.param(*row, marks=pytest.mark.slow)
 
 
 def worker(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -81,10 +87,10 @@ def test_every_problem_at_once() -> None:
     [
         ({"MODEL_NAME": "/nowhere/at/all"}, "there is nothing"),
         ({"MODEL_NAME": "TINY", "MAX_MODEL_LEN": "999999"}, "at most 2048 for this model"),
-        ({"MODEL_NAME": "TINY", "QUANTIZATION": "awq"}, "QUANTIZATION=awq is for a model whose"),
-        ({"MODEL_NAME": "TINY", "PIPELINE_PARALLEL_SIZE": "2"}, "PIPELINE_PARALLEL_SIZE=2 needs"),
-        ({"MODEL_NAME": "TINY", "PROMETHEUS_MULTIPROC_DIR": "/proc/x"}, "that can be written"),
-        ({"MODEL_NAME": "UNKNOWN"}, "no-such-model"),
+        at_night({"MODEL_NAME": "TINY", "QUANTIZATION": "awq"}, "awq is for a model whose"),
+        at_night({"MODEL_NAME": "TINY", "PIPELINE_PARALLEL_SIZE": "2"}, "_PARALLEL_SIZE=2 needs"),
+        at_night({"MODEL_NAME": "TINY", "PROMETHEUS_MULTIPROC_DIR": "/proc/x"}, "can be written"),
+        at_night({"MODEL_NAME": "UNKNOWN"}, "no-such-model"),
     ],
 )
 def test_what_only_vllm_can_judge(environ: dict[str, str], words: str, tmp_path: Path) -> None:
@@ -113,10 +119,10 @@ def hub() -> Iterator[Hub]:
     ("environ", "words"),
     [
         ({"MODEL_NAME": "org/gated"}, "org/gated is gated: accept its terms at"),
-        ({"MODEL_NAME": "org/mispelt"}, "org/mispelt is not on"),
-        ({"MODEL_NAME": "org/empty"}, "holds no weights"),
-        ({"MODEL_NAME": "org/empty", "REVISION": "v9"}, "has no revision 'v9'"),
-        ({"MODEL_NAME": "TINY", "TOKENIZER_NAME": "org/mispelt"}, "org/mispelt is not on"),
+        at_night({"MODEL_NAME": "org/mispelt"}, "org/mispelt is not on"),
+        at_night({"MODEL_NAME": "org/empty"}, "holds no weights"),
+        at_night({"MODEL_NAME": "org/empty", "REVISION": "v9"}, "has no revision 'v9'"),
+        at_night({"MODEL_NAME": "TINY", "TOKENIZER_NAME": "org/mispelt"}, "org/mispelt is not on"),
         ({"MODEL_NAME": "org/m", "HF_ENDPOINT": "http://me:sekrit@127.0.0.1:9"}, "be fetched from"),
     ],
 )
@@ -134,6 +140,7 @@ def test_the_hub_is_asked(hub: Hub, environ: dict[str, str], words: str, tmp_pat
     assert "sekrit" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_model_of_the_hub_is_judged_without_its_weights(hub: Hub, tmp_path: Path) -> None:
     """`--check` fetches what it needs to judge a model, which is not the weights."""
     hub.add_folder("org/tiny", Path(TINY))

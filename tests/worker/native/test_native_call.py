@@ -36,7 +36,14 @@ def test_a_request_that_is_cancelled_from_within() -> None:
     app = SimpleNamespace(
         state=SimpleNamespace(openai_serving_completion=True, openai_serving_models=models)
     )
-    engine = Engine(SimpleNamespace(errored=False), app, None, "", Path("/dev/null"), Refusals(Path("/dev/null")))
+    engine = Engine(
+        SimpleNamespace(errored=False),
+        app,
+        None,
+        "",
+        Path("/dev/null"),
+        Refusals(Path("/dev/null")),
+    )
     asked = read({"id": "job-1", "input": {"prompt": ["a", "b"]}}, BatchSizes())
     call = Cancelled(asked, engine, Facts(vocab_size=100, max_model_len=100), Turns(1, 1))
 
