@@ -218,7 +218,7 @@ BAD = [
     ),
     (
         {"prompt": "x", "sampling_params": {"structured_outputs": {"grammar": "root ::= root"}}},
-        "structured output",
+        "rammar",
     ),
     ({"prompt": "x", "min_batch_size": 9, "max_batch_size": 3}, "min_batch_size"),
     ({"prompt": "x", "batch_size_growth_factor": 0.5}, "batch_size_growth_factor"),

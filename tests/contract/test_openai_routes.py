@@ -214,6 +214,7 @@ OPEN = {
         "/v1/embeddings",
         "/v1/models",
         "/v1/models/{name:path}",
+        "/v1/systemone",
         "/v2/embed",
         "/version",
     },

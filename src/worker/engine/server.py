@@ -205,3 +205,4 @@ def _note_errors(app: Any) -> None:
             return await answer(request, error)
 
         app.add_exception_handler(kind, noted)
+    app.middleware_stack = None  # where it is built already it holds vLLM's own; it is built anew
