@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import aiohttp
 import msgspec
 import runpod.serverless
-from runpod.serverless.modules import rp_fitness, rp_ping, rp_scale
+from runpod.serverless.modules import rp_fitness, rp_job, rp_ping, rp_scale
 
 from worker.errors import StartError, WorkerError
 from worker.facts import DEEPEST
@@ -116,7 +116,7 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         super().__init__(config)
         self._delivered = asyncio.Event()
         self._is_unheard = False
-        self._fetch = self.jobs_fetcher
+        self._fetch: Any = config.get("jobs_fetcher") or rp_job.get_job
         self.jobs_fetcher = self._take
 
     def start(self) -> None:
