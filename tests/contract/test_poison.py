@@ -58,11 +58,17 @@ def posted(record: Record) -> str:
     return "".join(post.value for post in record.stream if isinstance(post.value, str))
 
 
-def reports(served: Served) -> set[str]:
-    """Return the reports of running requests; the first two are the engine's, while it lives."""
+def folder_of(served: Served) -> Path:
+    """Return the folder of the worker's reports, which it holds a lock on."""
     opened = [os.readlink(one) for one in Path(f"/proc/{served.process.pid}/fd").iterdir()]
     (folder,) = {one for one in opened if re.fullmatch(r"/dev/shm/worker-vllm-\w{8}", one)}
-    return {name for name in os.listdir(folder) if name.isdigit() and int(name) > 1}
+    return Path(folder)
+
+
+def reports(served: Served) -> set[str]:
+    """Return the reports of running requests; the first two are the engine's, while it lives."""
+    names = os.listdir(folder_of(served))
+    return {name for name in names if name.isdigit() and int(name) > 1}
 
 
 @pytest.fixture(scope="module")
@@ -451,7 +457,7 @@ def test_more_chains_than_may_run_at_once(beside: Beside) -> None:
 @pytest.fixture
 def full_memory(tiny: Served) -> Iterator[None]:
     """The worker's report folder without a free byte; only root may mount one."""
-    folder = reports(tiny)
+    folder = folder_of(tiny)
     mount = ["mount", "-t", "tmpfs", "-o", "size=16k", "none", str(folder)]
     if subprocess.run(mount).returncode:
         pytest.skip("nothing can be mounted here")
