@@ -73,7 +73,10 @@ class NativeCall:
             self._input_tokens = sum(map(len, prompts))
             outbox.envelope_bytes = weight(self._reply())
             async with asyncio.TaskGroup() as group:
-                sending = [group.create_task(self._send(one, outbox)) for one in writers]
+                sending = []
+                for one in writers:
+                    sending.append(group.create_task(self._send(one, outbox)))
+                    await asyncio.sleep(0)  # all in one turn of the loop would hold it up
             if any(task.cancelled() for task in sending):  # by vLLM: a group takes it for an end
                 raise RuntimeError("The engine gave a request up.")
         except Exception as error:
