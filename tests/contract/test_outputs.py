@@ -102,7 +102,13 @@ def _name(given: dict[str, Any]) -> str:
     return " ".join(name for name in given if name not in GREEDY)
 
 
-@pytest.mark.parametrize("prompt", [PROMPT, ["Hello", [5, 6, 7, 8]]], ids=["one", "two"])
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        pytest.param(PROMPT, id="one"),
+        pytest.param(["Hello", [5, 6, 7, 8]], id="two", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("given", ASKED, ids=_name)
 def test_pieces_add_up(tiny: Served, given: dict[str, Any], prompt: Any) -> None:
     """What a stream holds, added up, is what the job without a stream holds."""

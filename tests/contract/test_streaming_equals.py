@@ -41,7 +41,13 @@ PROMPTS = [
 STOPS: list[list[str]] = [[], ["the end"], [". "], ["\n\n"], ["e t"]]
 
 
-@pytest.mark.parametrize("index", range(len(PROMPTS)))
+@pytest.mark.parametrize(
+    "index",
+    [
+        pytest.param(index, marks=[pytest.mark.slow] if index % 7 else [])
+        for index in range(len(PROMPTS))
+    ],
+)
 def test_streaming_equals_not_streaming(smollm2: Served, index: int) -> None:
     """However an answer is cut into posts, its text is the same, on both paths."""
     prompt, stop = PROMPTS[index], STOPS[index % len(STOPS)]
