@@ -131,7 +131,8 @@ class Folder:
         unlocked = Path(tempfile.mkdtemp(prefix=".worker-vllm-", dir=base))
         self._locked = _lock(unlocked)
         self.path = unlocked.rename(base / unlocked.name[1:])  # only now do others find it
-        # The shell reads to the end of this process: nobody else holds the pipe.
+        # The shell reads a line, or to the end of the processes that hold the pipe: this one, and
+        # the SDK's ping, which is forked and ends with it.
         self._remover = subprocess.Popen(
             ["sh", "-c", f"read -r _; {_REMOVE}", self.path],
             stdin=subprocess.PIPE,
@@ -143,7 +144,7 @@ class Folder:
         return Report(self.path / str(next(self._numbers)))
 
     def remove(self) -> None:
-        self._remover.communicate()
+        self._remover.communicate(b"\n")
         os.close(self._locked)
 
 
