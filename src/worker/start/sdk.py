@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import aiohttp
 import msgspec
 import runpod.serverless
-from runpod.serverless.modules import rp_fitness, rp_job, rp_ping, rp_scale
+from runpod.serverless.modules import rp_fitness, rp_ping, rp_scale
 
 from worker.errors import StartError, WorkerError
 from worker.facts import DEEPEST
@@ -112,11 +112,13 @@ def _cut(text: str) -> str:
 class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
     """The SDK's job loop on a loop of ours, with an end that waits for nothing but running jobs."""
 
+    jobs_fetcher: Any  # the SDK's own, which it takes jobs with
+
     def __init__(self, config: dict[str, Any]) -> None:
         super().__init__(config)
         self._delivered = asyncio.Event()
         self._is_unheard = False
-        self._fetch: Any = config.get("jobs_fetcher") or rp_job.get_job
+        self._fetch = self.jobs_fetcher
         self.jobs_fetcher = self._take
 
     def start(self) -> None:
