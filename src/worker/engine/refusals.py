@@ -11,13 +11,14 @@ from contextlib import suppress
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
-from vllm.v1 import structured_output
-from vllm.v1.structured_output import backend_xgrammar
+from vllm.v1.core.sched import scheduler
+from vllm.v1.structured_output import StructuredOutputManager, backend_xgrammar
 
 from worker.errors import RequestError
 from worker.processor.reports import Report, append
 
 MOST_KEPT = 100
+_REJECTED = "Unexpected: grammar rejected"
 _WHERE = re.compile(r"^\[[\d:]+\] \S+: ")  # xgrammar begins with a time and a line of its own
 
 
@@ -42,14 +43,37 @@ def _reason(error: BaseException) -> str:
 
 def listen(path: str) -> None:
     """Let the process write into the file `path` why it refuses a grammar; in the engine's."""
+    create = StructuredOutputManager._create_grammar
+
+    def created(manager: Any, request: Any) -> Any:
+        try:
+            grammar: Any = create(manager, request)
+            _refuse_dead_end(grammar, manager.backend)
+        except Exception as error:
+            append(path, {"request": request.request_id, "reason": _reason(error)})
+            raise
+        return grammar
 
     def note(record: logging.LogRecord) -> bool:
-        if record.funcName == "_create_grammar" and record.exc_info:
-            reason = _reason(record.exc_info[1] or Exception())
+        if str(record.msg).startswith(_REJECTED):
+            reason = "it came to a place where it allows nothing."
             append(path, {"request": record.getMessage(), "reason": reason})
         return True
 
-    logging.getLogger(structured_output.__name__).addFilter(note)
+    StructuredOutputManager._create_grammar = created
+    logging.getLogger(scheduler.__name__).addFilter(note)
+
+
+def _refuse_dead_end(grammar: Any, backend: Any) -> None:
+    """Refuse a grammar without a first token: one backend answers nothing, the other anything.
+
+    A backend writes a bit for each token that may come next, 32 in an int32.
+    """
+    mask = backend.allocate_token_bitmask(1)
+    grammar.fill_bitmask(mask, 0)
+    failed = hasattr(grammar, "ll_matcher") and grammar.ll_matcher.get_error()  # only logged
+    if failed or not mask.any():
+        raise ValueError("it allows nothing at all.")
 
 
 class Refusals:

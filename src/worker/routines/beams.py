@@ -161,6 +161,7 @@ async def beam_search(asker: Asker, prompt: list[int], max_tokens: int) -> list[
     plan = asker.plan
     assert plan.beams is not None
     assert plan.order is not None
+    started_s = time.monotonic()  # not after the search's own clock, or its end is not seen
     search = await asyncio.to_thread(_BeamSearch, asker, prompt, max_tokens)
     order = replace(
         plan.order,
@@ -171,7 +172,6 @@ async def beam_search(asker: Asker, prompt: list[int], max_tokens: int) -> list[
         max_new_tokens=max_tokens,
     )
     seed = secrets.randbelow(2**31) if plan.params.seed is None else plan.params.seed
-    started_s = time.monotonic()
     more = True
     while more:
         async with asyncio.TaskGroup() as group:

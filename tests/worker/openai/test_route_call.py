@@ -31,7 +31,7 @@ from worker.openai.routes import Routes
 from worker.processor.reports import Report
 from worker.request import RouteRequest
 
-TIMEOUT_S = 10
+TIMEOUT_S = 60
 MODEL = "org/served"
 CHAT = "/v1/chat/completions"
 
