@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from worker.configuration.environ import BAKED, make_folders, process_environ
+from worker.configuration.environ import BAKED, make_folders, process_environ, speaks_http
 from worker.errors import StartError
 from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
@@ -33,7 +33,8 @@ if not HAS_GPU:
         )
 
 USAGE = (
-    "python -m worker [--check | --help | --version]; everything else is an environment variable."
+    "python -m worker [--serve | --local | --check | --help | --version]; everything else is an "
+    "environment variable."
 )
 
 
@@ -43,16 +44,23 @@ def main() -> int:
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--version", action="store_true")
+    parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--local", action="store_true")
     options, others = parser.parse_known_args()
+    if options.version:
+        print(versions())
+        return 0
+    if options.local:  # the endpoint starts the worker; other options are its own
+        python = sys.executable
+        os.execv(python, [python, "-m", "local_endpoint", *others, "--", python, "-m", "worker"])
     unknown = [word for word in others if not word.startswith("--rp_")]  # those are the SDK's
     if unknown:
         print(hide(f"error: {unknown[0]!r} is no option. {USAGE}"), file=sys.stderr)
         return 1
-    if options.version:
-        print(versions())
-        return 0
     is_serving = not options.help and not options.check
     try:
+        if options.serve:
+            os.environ["WORKER_MODE"] = "load_balancer"
         environ = dict(os.environ)
         baked = json.loads(BAKED.read_text()) if BAKED.exists() else {}
         for name, value in process_environ(environ, baked).items():
@@ -64,11 +72,16 @@ def main() -> int:
         if not is_serving and not HAS_GPU:
             # Else vLLM built for a GPU knows no device, and its parser fails.
             os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
-        start = Startup()
+        start, ports = Startup(), None
         if is_serving:
-            _refuse_no_endpoint(environ, others)
             # Until the SDK takes it over; a process with the id 1 would ignore the signal.
             signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
+            if speaks_http(environ):
+                from worker.start.web import Ports
+
+                ports = Ports(environ)
+            else:
+                _refuse_no_endpoint(environ, others)
             start.phase("importing vLLM")
         from worker.configuration.settings import help_text
         from worker.start import serve
@@ -78,7 +91,7 @@ def main() -> int:
         elif options.check:
             serve.check(environ, baked)
         else:
-            serve.run(environ, baked, start)
+            serve.run(environ, baked, start, ports)
     except (Exception, SystemExit) as error:
         fail(error)
     return 0
@@ -93,8 +106,8 @@ def _refuse_no_endpoint(environ: Mapping[str, str], words: list[str]) -> None:
     if "RUNPOD_WEBHOOK_GET_JOB" not in environ:
         raise StartError(
             "There is no endpoint to take jobs from: RUNPOD_WEBHOOK_GET_JOB is not set. On RunPod "
-            "it is set for you; on your own machine start the worker with "
-            "`python -m local_endpoint -- python -m worker`."
+            "it is set for you. Elsewhere `python -m worker --serve` answers HTTP requests on "
+            "PORT, and `python -m worker --local` is an endpoint with a page on this machine."
         )
 
 

@@ -38,8 +38,10 @@ class Handler:
     """Answers jobs.
 
     `running` holds the tasks of those that the SDK has not seen the end of, `lost` is the number of
-    those that the engine's death has failed.
+    those that the engine's death has failed. Once they are told, the process ends.
     """
+
+    linger_s = 0.0
 
     def __init__(
         self,
@@ -77,8 +79,7 @@ class Handler:
             return
         call = self._dialect(asked)
         outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
-        answering = asyncio.create_task(call.answer(outbox))
-        answering.add_done_callback(lambda ended: outbox.close(_reason(ended)))
+        answering = begin(call, outbox)
         # The SDK stops a job by cancelling its task, mostly while this generator is suspended at
         # a yield: then nothing in here runs, and only the task's own callback hears of it.
         task.add_done_callback(lambda _: answering.cancel())
@@ -94,6 +95,13 @@ class Handler:
                 yield value
         finally:
             answering.cancel()
+
+
+def begin(call: Call, outbox: Outbox[Any]) -> asyncio.Task[None]:
+    """Answer into the outbox, which is closed at the end; cancelling the task aborts."""
+    answering = asyncio.create_task(call.answer(outbox))
+    answering.add_done_callback(lambda ended: outbox.close(_reason(ended)))
+    return answering
 
 
 def _reason(ended: asyncio.Task[None]) -> RequestError | None:

@@ -50,10 +50,18 @@ Prompt = str | list[int]
 
 
 @dataclass(frozen=True)
+class Form:
+    """An HTTP body of the type multipart/form-data, as it came."""
+
+    content: bytes
+    content_type: str
+
+
+@dataclass(frozen=True)
 class RouteRequest:
     """A call of one of vLLM's own HTTP routes.
 
-    `method` is None where the job names none; `body` is what the client sent as JSON.
+    `method` is None where the job names none; `body` is what the client sent as JSON, or a `Form`.
     """
 
     job_id: str

@@ -5,12 +5,14 @@ import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from worker import spelling
-from worker.configuration.variables import CONFIG_FILE, EXTRA_ARGS, NETWORK_VOLUME
+from worker.configuration.variables import CONFIG_FILE, EXTRA_ARGS, NETWORK_VOLUME, VARIABLES
 from worker.errors import SettingsError
 from worker.model.locate import HOME
 
+OWN = {variable.name: variable for variable in VARIABLES}
 # Below BASE_PATH. Each is keyed by what it was compiled from and for, so workers may share it.
 COMPILE_CACHES = {
     "VLLM_CACHE_ROOT": "compile-cache/vllm",
@@ -82,6 +84,27 @@ def make_folders(environ: Mapping[str, str]) -> None:
         raise SettingsError(
             f"{name}={environ[name]!r} must be a folder that can be written: {error.strerror}"
         ) from None
+
+
+def speaks_http(environ: Mapping[str, str]) -> bool:
+    """Say whether requests come over HTTP, and not as RunPod's jobs. Raises SettingsError."""
+    mode = early(environ, "WORKER_MODE")
+    has_jobs = "RUNPOD_WEBHOOK_GET_JOB" in environ
+    return bool(mode == "load_balancer" or (mode == "auto" and not has_jobs))
+
+
+def early(environ: Mapping[str, str], name: str) -> Any:
+    """Return one of the worker's own values, before the settings as a whole can be read.
+
+    Raises SettingsError.
+    """
+    variable, text = OWN[name], environ.get(name, "")
+    if spelling.is_unset(text):
+        return variable.default
+    try:
+        return variable.read(text)
+    except ValueError as error:
+        raise SettingsError(f"{name}={text!r} {error}") from None
 
 
 def base_path(environ: Mapping[str, str]) -> Path | None:

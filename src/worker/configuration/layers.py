@@ -85,10 +85,14 @@ def of_the_image(
     return baked
 
 
-def worker_variables(environ: Mapping[str, str], source: str, found: Findings) -> dict[str, Given]:
+def worker_variables(
+    environ: Mapping[str, str], source: str, found: Findings, *, http: bool
+) -> dict[str, Given]:
     """Read the worker's own variables, by field (or by name, where there is no field)."""
     values: dict[str, Given] = {}
     for variable in VARIABLES:
+        if variable.http and not http:
+            continue
         for name in (*variable.names, *variable.retired):
             if name not in environ:
                 continue

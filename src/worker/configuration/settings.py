@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
 from worker.configuration.checks import check, check_batches, imply, suspect
+from worker.configuration.environ import speaks_http
 from worker.configuration.layers import (
     ENVIRONMENT,
     IMAGE,
@@ -68,9 +69,10 @@ class Settings:
         """
         found = Findings()
         said, of_build = without_dots(values_said(environ), found), values_said(baked)
+        http = speaks_http(environ)
         own = {
-            **worker_variables(of_build, IMAGE, found),
-            **worker_variables(said, ENVIRONMENT, found),
+            **worker_variables(of_build, IMAGE, found, http=http),
+            **worker_variables(said, ENVIRONMENT, found, http=http),
         }
         above = {
             **config_file(said, found),
@@ -81,7 +83,7 @@ class Settings:
         imply(given, found)
         check_batches(own, found)
         check(given, found)
-        suspect(environ, found)
+        suspect(environ, found, http=http)
         if found.problems:
             raise SettingsError(*found.problems)
 

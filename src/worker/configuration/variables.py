@@ -29,6 +29,8 @@ class Variable:
     most: float | None = None
     aliases: tuple[str, ...] = ()
     retired: tuple[str, ...] = ()
+    choices: tuple[str, ...] = ()
+    http: bool = False  # read only where requests come over HTTP: others use such names too
 
     @property
     def kind(self) -> str:
@@ -47,13 +49,20 @@ class Variable:
             case "list":
                 return _paths(text)
             case "text":
-                return text.strip()
+                return self._chosen(text.strip())
         number = read_number(text, int if self.kind == "whole number" else float)
         if self.least is not None and number < self.least:
             raise ValueError(f"must be at least {self.least:g}")
         if self.most is not None and number > self.most:
             raise ValueError(f"must be at most {self.most:g}")
         return number
+
+    def _chosen(self, text: str) -> str:
+        if not self.choices:
+            return text
+        if text.lower() not in self.choices:
+            raise ValueError(f"must be one of {', '.join(self.choices)}")
+        return text.lower()
 
 
 @dataclass(frozen=True)
@@ -112,6 +121,41 @@ class Own(Limits):
         False,
         "1: fetch images, audio and video also from private, loopback and link-local addresses, "
         "and through the proxy that the environment names.",
+    )
+    worker_mode: str = variable(
+        "queue",
+        "How requests come in: `queue`, as RunPod's jobs; `load_balancer`, over HTTP on PORT, for "
+        "RunPod's load-balancing endpoints and outside RunPod; `auto`, as jobs where RunPod sends "
+        "some, else over HTTP.",
+        choices=("queue", "load_balancer", "auto"),
+    )
+    port: int = variable(80, "Where HTTP requests are answered.", least=1, most=65535, http=True)
+    port_health: int = variable(
+        0, "Another port for HEALTH_CHECK_PATH. 0: PORT alone.", least=0, most=65535, http=True
+    )
+    health_check_path: str = variable(
+        "/ping",
+        "Over HTTP this path tells the worker's health: 204 while it starts, 200 when it is ready, "
+        "503 when its engine is gone.",
+        http=True,
+    )
+    api_key: str = variable(
+        "",
+        "The key that HTTP requests must send, as `Authorization: Bearer …`; empty: none. RunPod "
+        "checks its own key before it sends a request on.",
+        http=True,
+    )
+    max_body_mb: int = variable(
+        30,
+        "The largest body of an HTTP request, in megabytes. RunPod takes 30.",
+        least=1,
+        http=True,
+    )
+    shutdown_grace_s: int = variable(
+        30,
+        "How long HTTP requests may go on after SIGTERM, in seconds; no new ones are taken.",
+        least=0,
+        http=True,
     )
     startup_timeout_s: int = variable(
         1800,

@@ -46,8 +46,11 @@ ZERO_IS_UNSET = frozenset(
         "spec_tokens",  # 0 would switch speculative decoding on, with nothing to speculate
     }
 )
-# Of vLLM's server these change what the model answers, not how HTTP is spoken.
-NOT_THE_SERVER = frozenset({"enable_flash_late_interaction"})
+# Of vLLM's server these are the worker's too: what the model answers, and who may ask over HTTP.
+NOT_THE_SERVER = frozenset(
+    {"enable_flash_late_interaction", "allow_credentials", "allowed_headers", "allowed_methods"}
+    | {"allowed_origins"}
+)
 # Of the rest these belong to its server: they start other processes, ports or protocols.
 ALSO_THE_SERVER = frozenset({"api_server_count", "config", "grpc", "headless"})
 _PAIRS = re.compile(r"\w+=\d+(?:[,\s]+\w+=\d+)*")

@@ -3,14 +3,16 @@
 The bytes are vLLM's. They are cut only between events, and only read to count what is in them.
 """
 
+import asyncio
 import json
 import re
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
-from worker.batching import Outbox, weight
+from worker.batching import Outbox
 from worker.engine.server import NOTED, Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Facts
@@ -18,12 +20,14 @@ from worker.generation.turns import Turns
 from worker.openai import bodies
 from worker.openai.bodies import file_fields, form
 from worker.openai.events import payload
-from worker.openai.exchange import Exchange, run
-from worker.openai.replies import MessagesError, hint, value_of
+from worker.openai.exchange import Exchange, ForClient, ForJob, run
+from worker.openai.replies import frame, hint, in_dialect
 from worker.openai.routes import Route, Routes
 from worker.processor.reports import Report
-from worker.request import RouteRequest, count_prompts
+from worker.request import Form, RouteRequest, count_prompts
 from worker.sentences import shown
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 # What vLLM says where the engine failed; its Anthropic route stumbles over the event that says so.
 FAILED = re.compile(
@@ -58,7 +62,6 @@ class RouteCall:
         self._model = model
         self._raw = raw
         self._errors_as_output = errors_as_output
-        self._is_messages = "/messages" in request.path.partition("?")[0]  # Anthropic's routes
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         """Call the app and put its events, or its one reply, into the outbox.
@@ -66,6 +69,27 @@ class RouteCall:
         Raises RequestError for every status of 400 and more and for an error inside a stream.
         Cancelling it tells the app that the client is gone, and waits for the app to stop.
         """
+
+        def exchange(body: bytes, report: Report | None) -> Exchange:
+            return ForJob(body, report, outbox, comments=self._raw)
+
+        await self._call(exchange)
+
+    async def pass_on(self, headers: Headers, leaving: asyncio.Future[None], send: Any) -> None:
+        """Call the app for an HTTP client, who gets its events as they come.
+
+        `headers` are the client's, `leaving` ends when he goes. Raises RequestError as `answer`
+        does; in the middle of a stream its end is still to be sent.
+        """
+
+        def exchange(body: bytes, report: Report | None) -> Exchange:
+            return ForClient(body, report, leaving, send)
+
+        await self._call(exchange, headers)
+
+    async def _call(
+        self, make: Callable[[bytes, Report | None], Exchange], headers: Headers = ()
+    ) -> None:
         path, _, query = self._request.path.partition("?")
         path, route = self._routes.find(path)
         method = self._method(route)
@@ -77,22 +101,15 @@ class RouteCall:
                 with self._engine.reports.report() as report:
                     if plan.order is not None:
                         given = given | {"vllm_xargs": plan.order.extra_args(report.path)}
-                    await self._exchange(path, query, route, method, given, outbox, report)
+                    own, body = self._body(path, route, method, given)
+                    await self._run(path, query, method, [*headers, *own], make(body, report))
             return
-        await self._exchange(path, query, route, method, given, outbox)
+        own, body = self._body(path, route, method, given)
+        await self._run(path, query, method, [*headers, *own], make(body, None))
 
-    async def _exchange(
-        self,
-        path: str,
-        query: str,
-        route: Route,
-        method: str,
-        given: Any,
-        outbox: Outbox[Any],
-        report: Report | None = None,
+    async def _run(
+        self, path: str, query: str, method: str, headers: Headers, exchange: Exchange
     ) -> None:
-        headers, body = self._body(path, route, method, given)
-        exchange = Exchange(body, outbox, report, comments=self._raw)
         noted: list[Exception] = []
         scope = {
             NOTED: noted,
@@ -121,7 +138,8 @@ class RouteCall:
         exchange.refuse_failure()
         if noted and exchange.status >= 400:
             raise self._explained(self._engine.translate(noted[-1]))
-        self._finish(exchange, path, outbox)
+        self._refuse_error(exchange, path)
+        await exchange.finish()
 
     def join(self, items: list[Any]) -> Any:
         """Make one yield of a batch: whole SSE events as one text, or the one reply."""
@@ -134,19 +152,14 @@ class RouteCall:
 
     def failure(self, error: RequestError) -> list[Any]:
         """Return what a stream says of an error, in its dialect, and the job's error."""
-        if self._is_messages:
-            error = MessagesError(error)
+        error = in_dialect(self._request.path, error)
         if not self._request.stream:
             return [error.told(as_output=self._errors_as_output)]
         # As an output the error would follow the frame that has told it.
         return [self._frame(error), *([] if self._errors_as_output else [error.told()])]
 
     def _frame(self, error: RequestError) -> Any:
-        if not self._raw:
-            return [error.body()]
-        if self._is_messages:
-            return f"event: error\ndata: {error.text()}\n\n"
-        return f"data: {error.text()}\n\ndata: [DONE]\n\n"
+        return frame(error).decode() if self._raw else [error.body()]
 
     def _method(self, route: Route) -> str:
         asked = self._request.method
@@ -167,8 +180,11 @@ class RouteCall:
         if method == "GET":
             content, headers = b"", [job_id]
         elif route.takes_form:
-            fields = file_fields(body)
-            content, kind = form(fields | {"model": fields.get("model") or self._model})
+            if isinstance(body, Form):
+                content, kind = body.content, body.content_type
+            else:
+                fields = file_fields(body)
+                content, kind = form(fields | {"model": fields.get("model") or self._model})
             headers = [job_id, ("content-type", kind)]
         else:
             if isinstance(body, dict):
@@ -185,10 +201,9 @@ class RouteCall:
         headers.append(("content-length", str(len(content))))
         return [(k.encode(), v.encode("latin-1", errors="replace")) for k, v in headers], content
 
-    def _finish(self, exchange: Exchange, path: str, outbox: Outbox[Any]) -> None:
+    def _refuse_error(self, exchange: Exchange, path: str) -> None:
+        """Raise what the app has told as an error."""
         if exchange.streams:
-            for event in exchange.splitter.rest():
-                exchange.put(event)
             if exchange.error is not None:
                 raise self._explained(self._stream_error(exchange.error))
             return
@@ -197,8 +212,6 @@ class RouteCall:
             raise RequestError(f"{path} gave no answer.", code=500)
         if exchange.status >= 400:
             raise self._explained(self._status_error(exchange.status, content, path))
-        value = value_of(exchange.headers, content)
-        outbox.put(value, 0, weight(value))
 
     def _status_error(self, status: int, content: bytes, path: str) -> RequestError:
         if self._engine.client.errored:

@@ -4,9 +4,10 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from worker.batching import Outbox
+from worker.batching import Outbox, weight
 from worker.errors import RequestError
 from worker.openai.events import EventSplitter, is_comment, weigh, written_bytes
+from worker.openai.replies import value_of
 from worker.processor.reports import Report, refuse_failure
 
 Message = dict[str, Any]
@@ -15,21 +16,15 @@ Message = dict[str, Any]
 class Exchange:
     """The two ASGI channels of one call, and what came back through them."""
 
-    def __init__(
-        self, body: bytes, outbox: Outbox[Any], report: Report | None = None, *, comments: bool
-    ) -> None:
-        """`comments` says whether whoever reads the stream takes events that only show life."""
+    def __init__(self, body: bytes, report: Report | None) -> None:
         self.gone = asyncio.Event()
         self.status = 0
         self.headers: dict[str, str] = {}
         self.streams = False
         self.content = bytearray()
-        self.splitter = EventSplitter()
         self.error: Any = None
         self._body: bytes | None = body
-        self._outbox = outbox
         self._report = report
-        self._comments = comments
         self._failure: RequestError | None = None
 
     async def receive(self) -> Message:
@@ -50,11 +45,18 @@ class Exchange:
             self.streams = is_events and self.status < 400
         elif message["type"] == "http.response.body":
             body = message.get("body", b"")
-            if not self.streams:
+            if self.streams:
+                await self.pass_on(body, is_last=not message.get("more_body", False))
+            else:
                 self.content += body
-                return
-            for event in self.splitter.feed(body):
-                self.put(event)
+
+    async def pass_on(self, content: bytes, *, is_last: bool) -> None:
+        """Take a piece of a stream."""
+        raise NotImplementedError
+
+    async def finish(self) -> None:
+        """Take what is left when the app has ended well."""
+        raise NotImplementedError
 
     def refuse_failure(self) -> None:
         """Raise RequestError where the chain failed: the app takes that for an ordinary end."""
@@ -66,20 +68,92 @@ class Exchange:
         if self._failure is not None:
             raise self._failure
 
-    def put(self, event: bytes) -> None:
+    def is_over(self) -> bool:
+        """Say whether the rest of a stream would tell of a good end where there is none."""
         try:
             self.refuse_failure()
-        except RequestError:  # the rest would tell of a good end; it is dropped, and cut short
+        except RequestError:
             self.gone.set()
+        return self._failure is not None or bool(self.error)
+
+
+class ForJob(Exchange):
+    """An exchange whose reply goes into a job's outbox, event by event or whole."""
+
+    def __init__(
+        self, body: bytes, report: Report | None, outbox: Outbox[Any], *, comments: bool
+    ) -> None:
+        """`comments` says whether whoever reads the stream takes events that only show life."""
+        super().__init__(body, report)
+        self._splitter = EventSplitter()
+        self._outbox = outbox
+        self._comments = comments
+
+    async def pass_on(self, content: bytes, *, is_last: bool) -> None:
+        rest = self._splitter.rest if is_last else list
+        for event in (*self._splitter.feed(content), *rest()):
+            self._put(event)
+
+    async def finish(self) -> None:
+        if not self.streams:
+            value = value_of(self.headers, bytes(self.content))
+            self._outbox.put(value, 0, weight(value))
+
+    def _put(self, event: bytes) -> None:
+        if self.is_over():
             return
         if is_comment(event):
             if self._comments:
                 self._outbox.put_ahead(event, written_bytes(event))
             return
-        tokens, error = weigh(event)
-        self.error = self.error or error
+        tokens, self.error = weigh(event)
         if not self.error:  # it is told in the dialect of the route, and is the end
             self._outbox.put(event, tokens, written_bytes(event))
+
+
+class ForClient(Exchange):
+    """An exchange whose reply goes to an HTTP client, a stream's pieces as they come."""
+
+    def __init__(
+        self, body: bytes, report: Report | None, leaving: asyncio.Future[None], send: Any
+    ) -> None:
+        """`leaving` ends when the client goes."""
+        super().__init__(body, report)
+        leaving.add_done_callback(lambda _: self.gone.set())
+        self._to_client = send
+        self._start: Message = {}
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._start = message
+        await super().send(message)
+
+    async def pass_on(self, content: bytes, *, is_last: bool) -> None:  # noqa: ARG002
+        if self.is_over():
+            return
+        if b'"error"' in content:  # in a text its quotes would be escaped
+            content = self._without_errors(content)
+        if content:
+            await self._forward(content, more_body=True)
+
+    async def finish(self) -> None:
+        await self._forward(bytes(self.content), more_body=False)
+
+    def _without_errors(self, content: bytes) -> bytes:
+        splitter, good = EventSplitter(), b""
+        for event in (*splitter.feed(content), *splitter.rest()):
+            _, self.error = weigh(event)
+            if self.error:
+                break
+            good += event
+        return good
+
+    async def _forward(self, content: bytes, *, more_body: bool) -> None:
+        if self._start:
+            await self._to_client(self._start)
+            self._start = {}
+        body = {"type": "http.response.body", "body": content, "more_body": more_body}
+        await self._to_client(body)
 
 
 async def run(call: Coroutine[Any, Any, None], gone: asyncio.Event) -> None:

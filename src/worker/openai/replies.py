@@ -33,6 +33,23 @@ class MessagesError(RequestError):
         return {"type": "error", **super().body()}
 
 
+def in_dialect(path: str, error: RequestError) -> RequestError:
+    """Return an error as the clients of a route read it."""
+    return MessagesError(error) if is_messages(path) else error
+
+
+def is_messages(path: str) -> bool:
+    """Say whether a route is one of Anthropic's."""
+    return "/messages" in path.partition("?")[0]
+
+
+def frame(error: RequestError) -> bytes:
+    """Return what a stream says of an error, and its end."""
+    if isinstance(error, MessagesError):
+        return f"event: error\ndata: {error.text()}\n\n".encode()
+    return f"data: {error.text()}\n\ndata: [DONE]\n\n".encode()
+
+
 def value_of(headers: Mapping[str, str], content: bytes) -> Any:
     """Return what a reply becomes: JSON, a text, or bytes with the `metadata` that is beside them.
 

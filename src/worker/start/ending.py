@@ -17,6 +17,7 @@ from worker.errors import SettingsError, StartError, WorkerError
 from worker.sentences import hide
 
 if TYPE_CHECKING:  # the command line imports this room before it may import vLLM
+    from worker.door import Door
     from worker.engine.server import Engine
     from worker.handler import Handler
 
@@ -25,7 +26,7 @@ DELIVERY_S = 5.0
 log = logging.getLogger("worker")
 
 
-async def watch(engine: "Engine", handler: "Handler") -> None:
+async def watch(engine: "Engine", handler: "Handler | Door") -> None:
     """Wait for the engine's death, let the running jobs fail, and end this process."""
     await engine.died()
     handler.is_closed = True
@@ -42,6 +43,7 @@ async def watch(engine: "Engine", handler: "Handler") -> None:
     late.start()
     while handler.running:  # a job's task ends when the SDK has delivered its error
         await asyncio.wait(set(handler.running))
+    await asyncio.sleep(handler.linger_s)
     end()
 
 

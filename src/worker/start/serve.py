@@ -4,15 +4,17 @@ import argparse
 import asyncio
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvloop
+from starlette.middleware.cors import CORSMiddleware
 
 from worker.batching import BatchSizes
 from worker.configuration.settings import Settings
+from worker.door import Door
 from worker.engine import media, probe, server
 from worker.engine.facts import facts_of, model_defaults
 from worker.engine.server import Engine
@@ -31,6 +33,9 @@ from worker.start import ending, sdk
 from worker.start.ending import fail, leave
 from worker.start.progress import Startup
 
+if TYPE_CHECKING:
+    from worker.start.web import Ports
+
 log = logging.getLogger("worker")
 
 
@@ -41,11 +46,15 @@ def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
     print("\n".join(line for line in (unjudged, "The configuration is sound.") if line))
 
 
-def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) -> NoReturn:
-    """Start a worker and answer jobs until the platform ends it, or say why it failed.
+def run(
+    environ: Mapping[str, str], baked: Mapping[str, str], start: Startup, ports: "Ports | None"
+) -> NoReturn:
+    """Start a worker and answer requests until the platform ends it, or say why it failed.
 
-    `environ` is the environment as the user gave it, `baked` what the image was built with.
+    `environ` is the environment as the user gave it, `baked` what the image was built with, and
+    `ports` is where requests come in; without them they are RunPod's jobs.
     """
+    tell = None if ports else sdk.fail_one_job
     _log_to_stderr()
     loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
     asyncio.set_event_loop(loop)
@@ -56,7 +65,7 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
             settings, args = _settings(environ, baked)
             with start.watched(
                 settings.own.startup_timeout_s,
-                lambda sentence: fail(StartError(sentence), tell=sdk.fail_one_job),
+                lambda sentence: fail(StartError(sentence), tell=tell),
             ):
                 start.phase("fetching the model")
                 args = locate.fetch(args, environ, _say)
@@ -68,16 +77,26 @@ def run(environ: Mapping[str, str], baked: Mapping[str, str], start: Startup) ->
                 served = settings.served_model_names[0]
                 engine = stack.enter_context(server.running(args, served, loop, settings.own))
                 facts = _facts(settings, engine)
-                handler = _handler(settings, engine, facts)
-                watch = loop.create_task(ending.watch(engine, handler))
+                dialect = _dialect(settings, engine, facts)
+                handler = _handler(settings, dialect)
+                door = _door(settings, dialect)
+                watch = loop.create_task(ending.watch(engine, door if ports else handler))
                 start.phase("warming up")
                 loop.run_until_complete(_warm_up(handler, engine, facts))
         except (Exception, SystemExit) as error:
-            fail(error, tell=sdk.fail_one_job)
+            fail(error, tell=tell)
         start.phase("ready")
         print(start.report(), flush=True)
         try:
-            sdk.serve(handler.handle, loop, settings.own.max_concurrency)
+            if ports:
+                ports.serve(
+                    CORSMiddleware(door, **_cors(args)),
+                    loop,
+                    is_over=lambda: engine.client.errored,
+                    grace_s=settings.own.shutdown_grace_s,
+                )
+            else:
+                sdk.serve(handler.handle, loop, settings.own.max_concurrency)
         except Exception as error:
             fail(error)
         watch.cancel()
@@ -115,14 +134,14 @@ def _facts(settings: Settings, engine: Engine) -> Facts:
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
-def _handler(settings: Settings, engine: Engine, facts: Facts) -> Handler:
+def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Request], Any]:
     own = settings.own
     turns = Turns(own.max_chains, own.max_costly_chains)
     routes = Routes(engine.app, own.extra_routes)
     for warning in routes.warnings:
         log.warning(warning)
 
-    def dialect(request: Request) -> Call:
+    def dialect(request: Request) -> Any:
         if isinstance(request, NativeRequest):
             return NativeCall(request, engine, facts, turns)
         return RouteCall(
@@ -136,18 +155,34 @@ def _handler(settings: Settings, engine: Engine, facts: Facts) -> Handler:
             errors_as_output=own.openai_errors_as_output,
         )
 
+    return dialect
+
+
+def _handler(settings: Settings, dialect: Callable[[Request], Call]) -> Handler:
+    own = settings.own
     sizes = BatchSizes(
         own.default_min_batch_size,
         own.default_batch_size,
         own.default_batch_size_growth_factor,
         own.max_batch_delay_ms / 1000,
     )
-    return Handler(
-        dialect,
-        sizes,
-        own.max_result_mb * 1_000_000,
-        own,
-    )
+    return Handler(dialect, sizes, own.max_result_mb * 1_000_000, own)
+
+
+def _door(settings: Settings, dialect: Callable[[Request], Any]) -> Door:
+    own = settings.own
+    most = own.max_body_mb * 1_000_000
+    return Door(dialect, own, api_key=own.api_key, max_body_bytes=most)
+
+
+def _cors(args: argparse.Namespace) -> dict[str, Any]:
+    """Return vLLM's options of what a web page of another origin may do."""
+    return {
+        "allow_origins": args.allowed_origins,
+        "allow_credentials": args.allow_credentials,
+        "allow_methods": args.allowed_methods,
+        "allow_headers": args.allowed_headers,
+    }
 
 
 async def _warm_up(handler: Handler, engine: Engine, facts: Facts) -> None:

@@ -756,6 +756,22 @@ def test_the_servers_options_are_not_read() -> None:
     assert [name for name in polluted if name not in found.warnings[0]] == []
 
 
+def test_the_doors_own_variables() -> None:
+    """Over HTTP the names of the server's options that the worker has are its own."""
+    http = {"WORKER_MODE": "load_balancer", "PORT": "8080", "API_KEY": "k", "HOST": "x"}
+    found = settings(**http)
+
+    assert (8080, "k") == (found.own.port, found.own.api_key)
+    assert "HOST" in found.warnings[0]
+    assert "PORT" not in found.warnings[0]
+    assert "'k'" not in found.report()
+    for mode in ("http", "load-balancer"):
+        with pytest.raises(SettingsError, match="must be one of queue, load_balancer, auto"):
+            settings(WORKER_MODE=mode)
+    with pytest.raises(SettingsError, match="PORT='no' is not a whole number"):
+        settings(**http | {"PORT": "no"})
+
+
 def test_a_polluted_environment_is_visible() -> None:
     """A variable that is an option by accident is in the report, with where it came from."""
     found = settings(SEED="7", DTYPE="half", REVISION="x", TOKENIZER="org/t", PATH="/bin", HOME="/")

@@ -1,0 +1,205 @@
+"""The other door: an HTTP request is read and answered as a job is, and leaves as it comes.
+
+    request ─ request.read ─ NativeCall | RouteCall ─ the client
+
+There are no batches here, and an error has a status of its own.
+"""
+
+import asyncio
+import hmac
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+
+from worker import request
+from worker.batching import WHOLE, BatchSizes, Outbox
+from worker.errors import EngineDied, RequestError, unforeseen
+from worker.facts import Limits
+from worker.handler import FAILED, begin
+from worker.openai.replies import frame, in_dialect
+
+NATIVE = "/native"
+EACH = BatchSizes(min=1, max=1, growth=1.0, max_delay_s=0)
+DONE = b"data: [DONE]\n\n"
+GATEWAY_MB = 30
+# What the worker says itself, or must not hear; the rest of a client's headers are vLLM's to read.
+_OURS = frozenset(
+    {b"authorization", b"connection", b"content-length", b"content-type", b"host", b"origin"}
+    | {b"transfer-encoding", b"x-request-id"}
+)
+
+log = logging.getLogger("worker")
+
+
+class Door:
+    """Answers HTTP requests; an ASGI app. Its fields are those of `Handler`."""
+
+    linger_s = 2.0  # in which whoever asks for health hears 503, and not that nobody is there
+
+    def __init__(
+        self,
+        dialect: Callable[[request.Request], Any],
+        limits: Limits,
+        *,
+        api_key: str,
+        max_body_bytes: int,
+    ) -> None:
+        self._dialect = dialect
+        self._limits = limits
+        self._key = api_key.encode()
+        self._max_body_bytes = max_body_bytes
+        self.running: set[asyncio.Task[Any]] = set()
+        self.lost = 0
+        self.is_closed = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = Headers(scope=scope)
+        reply = _Reply(send, headers.get("x-request-id") or uuid.uuid4().hex)
+        task = asyncio.current_task()
+        assert task is not None
+        self.running.add(task)
+        try:
+            await self._answer(scope, headers, receive, reply)
+        except ClientDisconnect:
+            pass
+        except RequestError as error:
+            log.warning(FAILED, reply.request_id, error.type, error.message)
+            self.lost += isinstance(error, EngineDied)
+            await reply.fail(in_dialect(scope["path"], error))
+        except Exception as error:
+            await reply.fail(in_dialect(scope["path"], unforeseen(error)))
+        finally:
+            self.running.discard(task)
+
+    async def _answer(self, scope: Any, headers: Headers, receive: Any, reply: "_Reply") -> None:
+        self._check_key(headers)
+        if self.is_closed:
+            raise EngineDied()
+        query = scope["query_string"].decode("latin-1")
+        path, method = scope["path"], scope["method"]
+        body = await self._body(headers, receive)
+        form = body if isinstance(body, request.Form) else None
+        given = {"route": path + (f"?{query}" if query else ""), "method": method}
+        if path == NATIVE and method == "POST":
+            given = body
+        elif form is None:
+            given["body"] = body
+        asked = request.read({"id": reply.request_id, "input": given}, EACH, self._limits)
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            if isinstance(asked, request.NativeRequest):
+                await _answer_native(self._dialect(asked), asked, leaving, reply)
+                return
+            asked = replace(asked, body=form) if form else asked
+            others = [(name, value) for name, value in scope["headers"] if name not in _OURS]
+            await self._dialect(asked).pass_on(others, leaving, reply)
+        finally:
+            leaving.cancel()
+
+    def _check_key(self, headers: Headers) -> None:
+        kind, _, key = headers.get("authorization", "").partition(" ")
+        if self._key and not (
+            kind.lower() == "bearer" and hmac.compare_digest(key.strip().encode(), self._key)
+        ):
+            raise RequestError(
+                "The key is missing or wrong. Send the worker's API_KEY as "
+                '"Authorization: Bearer …".',
+                code=401,
+                type="AuthenticationError",
+            )
+
+    async def _body(self, headers: Headers, receive: Any) -> Any:
+        """Return a JSON body's value, a form as it is, or None where there is no body."""
+        content, more = bytearray(), True
+        declared = headers.get("content-length", "0")
+        while more:
+            too_long = declared.isdecimal() and int(declared) > self._max_body_bytes
+            if too_long or len(content) > self._max_body_bytes:
+                raise RequestError(
+                    f"The body is larger than {self._max_body_bytes // 1_000_000} MB "
+                    f"(MAX_BODY_MB); RunPod's gateway takes {GATEWAY_MB} MB.",
+                    code=413,
+                )
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            content += message.get("body", b"")
+            more = message.get("more_body", False)
+        kind = headers.get("content-type", "")
+        if kind.lower().startswith("multipart/form-data"):
+            return request.Form(bytes(content), kind)
+        if not content:
+            return None
+        try:
+            return msgspec.json.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise RequestError(f"The body is no JSON: {error}.") from None
+
+
+async def _answer_native(
+    call: Any, asked: request.NativeRequest, leaving: asyncio.Task[None], reply: "_Reply"
+) -> None:
+    outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
+    answering = begin(call, outbox)
+    leaving.add_done_callback(lambda _: answering.cancel())
+    try:
+        whole: list[Any] = []
+        while (items := await outbox.next()) is not None:
+            if asked.stream:
+                content = msgspec.json.encode(call.join(items))
+                await reply.event(b"data: " + content + b"\n\n")
+            else:
+                whole += items
+        if asked.stream:
+            await reply.event(DONE, is_last=True)
+        elif not answering.cancelled():
+            await reply.whole(msgspec.json.encode(call.join(whole)))
+    finally:
+        answering.cancel()
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class _Reply:
+    """The way back to one client: what is sent through it, and how it ends badly."""
+
+    def __init__(self, send: Any, request_id: str) -> None:
+        self._send = send
+        self.request_id = request_id
+        self.has_begun = False
+
+    async def __call__(self, message: Any) -> None:
+        """Send an ASGI message."""
+        if message["type"] == "http.response.start":
+            self.has_begun = True
+            named = (b"x-request-id", self.request_id.encode("latin-1", errors="replace"))
+            message["headers"] = [*message["headers"], named]
+        await self._send(message)
+
+    async def event(self, content: bytes, *, is_last: bool = False) -> None:
+        """Send an event of a stream, the first one with what stands before it."""
+        if not self.has_begun:
+            headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+            await self({"type": "http.response.start", "status": 200, "headers": headers})
+        await self({"type": "http.response.body", "body": content, "more_body": not is_last})
+
+    async def whole(self, content: bytes, status: int = 200, **headers: str) -> None:
+        response = Response(content, status, headers, "application/json")
+        await response({"type": "http"}, None, self)  # type: ignore[arg-type]
+
+    async def fail(self, error: RequestError) -> None:
+        if self.has_begun:
+            await self.event(frame(error), is_last=True)
+        else:
+            headers = {"www-authenticate": "Bearer"} if error.code == 401 else {}
+            await self.whole(error.text().encode(), error.code, **headers)
