@@ -12,11 +12,12 @@ import signal
 import socket
 import sys
 import tempfile
+import typing
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from local_endpoint.app import listening
-from local_endpoint.endpoint import Endpoint
+from local_endpoint.endpoint import Endpoint, Type
 from local_endpoint.knobs import Knobs
 from local_endpoint.process import WorkerError
 from local_endpoint.progress import Progress
@@ -56,6 +57,9 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 is a free one (%(default)s)")
+    parser.add_argument(
+        "--type", choices=typing.get_args(Type), default="queue", help="the kind (%(default)s)"
+    )
     parser.add_argument("--id", default="local", help="the endpoint's id (%(default)s)")
     parser.add_argument("--workers", type=int, help="how many to keep running (1)")
     parser.add_argument("--min-workers", type=int, help="the least when scaling (0)")
@@ -88,6 +92,8 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     options.min_workers, options.max_workers = least, fixed if most is None else most
     if not 0 <= least <= options.max_workers or not options.max_workers:
         parser.error("there must be at least 1 worker, and --min-workers at most --max-workers")
+    if options.type == "load_balancer" and not command:
+        parser.error("a load-balancing endpoint starts its workers: give their COMMAND after --")
     options.command = command
     return options
 
@@ -100,6 +106,7 @@ async def _run(options: argparse.Namespace) -> int:
         api_key=options.api_key or _key("local-api-key", is_fixed=is_local),
         worker_key=options.worker_key or _key("local-worker-key", is_fixed=is_local),
         is_recording=options.record,
+        endpoint_type=options.type,
     )
     async with contextlib.AsyncExitStack() as stack:
         try:

@@ -12,6 +12,7 @@ from local_endpoint.endpoint import Endpoint
 from local_endpoint.gate import Gate
 from local_endpoint.openai_side import OpenAISide
 from local_endpoint.public_side import PublicSide
+from local_endpoint.side import Side
 from local_endpoint.worker_side import WorkerSide
 
 SHUTDOWN_S = 0.5  # for requests that are still being answered
@@ -22,14 +23,18 @@ def application(endpoint: Endpoint) -> web.Application:
 
     async def background(app: web.Application) -> AsyncIterator[None]:  # noqa: ARG001
         clock = asyncio.create_task(endpoint.keep_time())
-        yield
+        async with endpoint.balancer.watching() if endpoint.balancer else contextlib.nullcontext():
+            yield
         clock.cancel()
         await asyncio.gather(clock, return_exceptions=True)
         await endpoint.webhooks.close()
 
     # `wire.read` has the limits on the size of bodies.
     app = web.Application(middlewares=[Gate(endpoint).admit], client_max_size=2**40)
-    for side in (WorkerSide, PublicSide, OpenAISide, ControlSide):
+    sides: list[type[Side]] = [ControlSide]
+    if endpoint.balancer is None:  # whose requests `Gate` hands on: they may have any address
+        sides += [WorkerSide, PublicSide, OpenAISide]
+    for side in sides:
         app.add_routes(side(endpoint).routes())
     app.add_routes(page.routes())
     app.cleanup_ctx.append(background)
@@ -50,6 +55,7 @@ async def listening(
         handle_signals=False,
         handler_cancellation=True,  # a client that goes away ends its long poll at once
         shutdown_timeout=SHUTDOWN_S,
+        auto_decompress=endpoint.balancer is None,
     )
     await runner.setup()
     try:

@@ -154,6 +154,7 @@ def state(endpoint: Endpoint) -> dict[str, Any]:
     return {
         "endpoint": {
             "id": endpoint.id,
+            "type": endpoint.type,
             "url": endpoint.url,
             "openai_url": endpoint.openai_url,
             "api_key": endpoint.api_key,
@@ -215,7 +216,7 @@ def _row(job: Job, now_s: float) -> dict[str, Any]:
     return {
         "id": job.id,
         "kind": job.kind,
-        "route": job.input.get("openai_route") if isinstance(job.input, dict) else None,
+        "route": _route(job),
         "status": job.status,
         "queued_s": _round((run.taken_s or run.ended_s or now_s) - job.submitted_s),
         "time_to_first_token_s": None if first_s is None else _round(first_s - job.submitted_s),
@@ -229,6 +230,12 @@ def _row(job: Job, now_s: float) -> dict[str, Any]:
         "worker_id": run.worker_id,
         "error": run.error,
     }
+
+
+def _route(job: Job) -> str | None:
+    if job.kind == "http":
+        return str(job.input)
+    return job.input.get("openai_route") if isinstance(job.input, dict) else None
 
 
 def _job_view(job: Job | None, record: Record | None) -> dict[str, Any]:

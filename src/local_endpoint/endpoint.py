@@ -7,17 +7,20 @@ import site
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from local_endpoint.faults import Faults
 from local_endpoint.jobs import Jobs
 from local_endpoint.knobs import Knobs
+from local_endpoint.load_balancer import LoadBalancer
 from local_endpoint.recording import Recording
 from local_endpoint.supervisor import Supervisor
 from local_endpoint.waiting import Waiters
 from local_endpoint.webhooks import Webhooks
 
 TICK_S = 0.1
+
+Type = Literal["queue", "load_balancer"]
 
 
 class Endpoint:
@@ -34,8 +37,10 @@ class Endpoint:
         api_key: str,
         worker_key: str,
         is_recording: bool = True,
+        endpoint_type: Type = "queue",
     ) -> None:
         self.id = endpoint_id
+        self.type = endpoint_type
         self.api_key = api_key
         self.worker_key = worker_key
         self.knobs = knobs
@@ -53,23 +58,29 @@ class Endpoint:
             on_submit=self.recording.submitted,
             on_end=self.webhooks.send,
         )
+        self.balancer: LoadBalancer | None = None
+        if endpoint_type == "load_balancer":
+            self.balancer = LoadBalancer(self.jobs, self.waiters, self.recording)
+        self.set_knobs(knobs)
 
     @property
     def url(self) -> str:
-        return f"{self.origin}/v2/{self.id}"
+        return self.origin if self.balancer else f"{self.origin}/v2/{self.id}"
 
     @property
     def openai_url(self) -> str:
-        return f"{self.url}/openai/v1"
+        return f"{self.url}/v1" if self.balancer else f"{self.url}/openai/v1"
 
     def set_knobs(self, knobs: Knobs) -> None:
         """Behave differently from now on; a request that already waits does so as before."""
+        if self.balancer:  # the platform has no other for it
+            knobs = knobs.replace({"scaler": "REQUEST_COUNT"})
         self.knobs = self.jobs.knobs = knobs
         self.recording.max_jobs, self.recording.max_bytes = knobs.record_jobs, knobs.record_bytes
         self.webhooks.retry_s = knobs.webhook_retry_s
 
     def worker_environ(self, worker_id: str, home: Path | str) -> dict[str, str]:
-        """Return the variables that make a worker with the RunPod SDK serve this endpoint.
+        """Return the variables that make a worker serve this endpoint.
 
         `home` becomes its HOME, since a profile in `~/.runpod` would win over the key given
         here; the caller's caches (models, compiled kernels, packages) stay reachable.
@@ -77,13 +88,8 @@ class Endpoint:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         no_proxy = os.environ.get("NO_PROXY") or os.environ.get("no_proxy")
         hosts = ",".join(filter(None, [no_proxy, "127.0.0.1", "localhost"]))
-        # $ID is the worker in the first, and the job in the second and third; the SDK sees to it.
         return {
-            "RUNPOD_WEBHOOK_GET_JOB": f"{self.url}/job-take/$ID?gpu=LOCAL",
-            "RUNPOD_WEBHOOK_POST_OUTPUT": f"{self.url}/job-done/$RUNPOD_POD_ID/$ID?gpu=LOCAL",
-            "RUNPOD_WEBHOOK_POST_STREAM": f"{self.url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=LOCAL",
-            "RUNPOD_WEBHOOK_PING": f"{self.url}/ping/$RUNPOD_POD_ID?gpu=LOCAL",
-            "RUNPOD_PING_INTERVAL": "1000",
+            **(self.balancer.environ(worker_id) if self.balancer else self._webhooks()),
             "RUNPOD_AI_API_KEY": self.worker_key,
             "RUNPOD_POD_ID": worker_id,
             "RUNPOD_ENDPOINT_ID": self.id,
@@ -96,6 +102,19 @@ class Endpoint:
             "PYTHONUSERBASE": site.getuserbase(),
             "NO_PROXY": hosts,
             "no_proxy": hosts,
+        }
+
+    def _webhooks(self) -> dict[str, str]:
+        """Return where RunPod's SDK gets its jobs, and posts what comes of them.
+
+        $ID is the worker in the first, and the job in the second and third; the SDK sees to it.
+        """
+        return {
+            "RUNPOD_WEBHOOK_GET_JOB": f"{self.url}/job-take/$ID?gpu=LOCAL",
+            "RUNPOD_WEBHOOK_POST_OUTPUT": f"{self.url}/job-done/$RUNPOD_POD_ID/$ID?gpu=LOCAL",
+            "RUNPOD_WEBHOOK_POST_STREAM": f"{self.url}/job-stream/$RUNPOD_POD_ID/$ID?gpu=LOCAL",
+            "RUNPOD_WEBHOOK_PING": f"{self.url}/ping/$RUNPOD_POD_ID?gpu=LOCAL",
+            "RUNPOD_PING_INTERVAL": "1000",
         }
 
     @contextlib.asynccontextmanager

@@ -39,15 +39,20 @@ class Gate:
             why_not = _why_not_local(request)
             return wire.refuse(why_not, 403) if why_not else await self._answer(request, handler)
         _, version, endpoint_id, route, *_ = f"{request.path}////".split("/", 4)
-        if (version, endpoint_id) != ("v2", endpoint.id):
+        is_forwarded = (version, endpoint_id) != ("v2", endpoint.id)
+        if is_forwarded and endpoint.balancer is None:
             return self._no_such(request, "endpoint")
-        is_worker = route in worker_side.ROUTES
+        is_worker = route in worker_side.ROUTES and not is_forwarded
         key = endpoint.worker_key if is_worker else endpoint.api_key
         given = request.headers.get("Authorization", "").removeprefix("Bearer ").strip()
         if not given and endpoint.knobs.x_api_key and not is_worker:
             given = request.headers.get("x-api-key", "")
         if not hmac.compare_digest(given.encode(errors="replace"), key.encode()):
             return _refuse(request, NO_KEY if not given else WRONG_KEY, 401, **ASK_FOR_KEY)
+        if endpoint.balancer is not None:
+            return await self._answer(
+                request, endpoint.balancer.answer if is_forwarded else handler
+            )
         return await (self._worker if is_worker else self._customer)(request, handler, route)
 
     async def _worker(self, request: web.Request, handler: Handler, route: str) -> Answer:
@@ -117,14 +122,18 @@ class Gate:
     def _no_such(self, request: web.Request, what: str) -> web.Response:
         """Refuse a request to an address that is none, with the one that was likely meant."""
         origin = f"{request.scheme}://{request.host}"
+        is_balanced = self._endpoint.balancer is not None
         base = f"{origin}/v2/{self._endpoint.id}"
+        openai = f"{origin}/v1" if is_balanced else f"{base}/openai/v1"
         _, is_openai, path = request.path.rpartition("/v1/")
         if is_openai:
-            right = f"{base}/openai/v1/{path}"
+            right = f"{openai}/{path}"
         elif request.path.startswith("/control/"):
             right = f"{origin}/control/state"
+        elif is_balanced:
+            right = f"{origin} with a path of the worker's: a load-balancing endpoint has no jobs"
         else:
-            right = f"{base}/run, or {base}/openai/v1 for OpenAI's clients"
+            right = f"{base}/run, or {openai} for OpenAI's clients"
         return _refuse(request, f"no {what} is at this address; try {right}", 404)
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal
 
-Kind = Literal["run", "sync", "openai"]
+Kind = Literal["run", "sync", "openai", "http"]
 
 
 class Status(StrEnum):
@@ -106,3 +106,8 @@ class Worker:
         if not self.ready:
             return "initializing"
         return "running" if self.jobs else "idle"
+
+    @property
+    def is_available(self) -> bool:
+        """Whether it may be given a request."""
+        return self.ready and self.unhealthy is None and not self.retired

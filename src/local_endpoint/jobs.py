@@ -25,13 +25,15 @@ from local_endpoint.job import Job, Kind, Policy, Run, Status, Worker
 from local_endpoint.knobs import Knobs
 
 WAITING_FOR_JOBS = "queue"
+WAITING_FOR_WORKERS = "workers"
 
 
 class Jobs:
     """All jobs and workers of one endpoint.
 
-    `wake` is called with what has changed: a job's id, `WAITING_FOR_JOBS`, or `stops_of(worker)`;
-    `on_submit` with each new job, `on_end` with each that reaches a final state.
+    `wake` is called with what has changed: a job's id, `WAITING_FOR_JOBS`,
+    `WAITING_FOR_WORKERS`, or `stops_of(worker)`; `on_submit` with each new job, `on_end` with
+    each that reaches a final state.
     """
 
     def __init__(
@@ -172,7 +174,25 @@ class Jobs:
     def asks(self, worker: Worker) -> None:
         """Note that the worker asks for jobs, so it is ready."""
         if not worker.ready:
-            worker.ready, worker.idle_s = True, self._clock()
+            worker.ready, worker.idle_s = True, None if worker.jobs else self._clock()
+
+    def checked(self, worker_id: str, status: int | None) -> None:
+        """Note what a worker answered when it was asked for its health, or that it did not.
+
+        200 is ready and 204 initializing; so is silence, until it has answered for the first time.
+        """
+        if (worker := self.workers.get(worker_id)) is None:
+            return
+        worker.seen_s = self._clock()
+        if status is not None:
+            worker.ping_s = worker.seen_s
+        if status == 200:
+            self.asks(worker)
+        elif status == 204:
+            worker.ready = False
+        is_well = status in (200, 204) or (status is None and worker.ping_s is None)
+        worker.unhealthy = None if is_well else f"health check: {status or 'no answer'}"
+        self._wake(WAITING_FOR_WORKERS)
 
     def take(self, worker: Worker, most: int = 1) -> list[Job]:
         """Hand up to `most` queued jobs to a worker."""
@@ -183,13 +203,17 @@ class Jobs:
         free = (job for job in self._queue.values() if job.id not in busy)
         taken = list(itertools.islice(free, most))
         for job in taken:
-            del self._queue[job.id]
-            job.run.worker_id = worker.id
-            job.run.taken_s = self._clock()
-            worker.jobs[job.id] = job
-            worker.idle_s = None
-            self._move(job, Status.IN_PROGRESS)
+            self.assign(job, worker)
         return taken
+
+    def assign(self, job: Job, worker: Worker) -> None:
+        """Hand one queued job to a worker."""
+        del self._queue[job.id]
+        job.run.worker_id = worker.id
+        job.run.taken_s = self._clock()
+        worker.jobs[job.id] = job
+        worker.idle_s = None
+        self._move(job, Status.IN_PROGRESS)
 
     def give_back(self, jobs: Iterable[Job]) -> None:
         """Return to the front of the queue, in their order, jobs that no worker received."""
@@ -217,6 +241,17 @@ class Jobs:
         self._finished.set_chunk_bytes(job, job.run.chunk_bytes + size)
         self._wake(job_id)
         return True
+
+    def passed_on(self, job: Job, size: int, tokens: int | None, events: int) -> None:
+        """Count a piece that went from a worker to the client, and is not kept."""
+        self._count(job.run, size, tokens)
+        job.run.events += events
+        job.run.chunk_count += 1
+
+    def end(self, job: Job, status: Status, error: str | None = None) -> None:
+        """End a request that was passed on, unless its worker was lost before."""
+        if not job.status.is_final:
+            self._end(job, status, error)
 
     def progress(self, worker: Worker, job_id: str, output: Any, size: int = 0) -> bool:
         """Keep the latest progress of a running job, as its output until there is a real one."""
@@ -286,6 +321,7 @@ class Jobs:
         worker.retired = True
         self._wake(WAITING_FOR_JOBS)  # its open polls end
         self._wake(stops_of(worker.id))
+        self._wake(WAITING_FOR_WORKERS)  # for this one in vain
 
     def lose(self, worker_id: str) -> None:
         """Forget a worker that is gone, and queue its jobs again, up to the retry limit."""
@@ -294,11 +330,12 @@ class Jobs:
             return
         for job in reversed(list(worker.jobs.values())):
             job.lost += 1
-            if job.lost > self.knobs.worker_lost_retries:
+            if job.lost > self.knobs.worker_lost_retries or job.kind == "http":
                 self._end(job, Status.FAILED, f"worker {worker_id} was lost with the job")
             else:
                 self.retried += 1
                 self._requeue(job)
+        self._wake(WAITING_FOR_WORKERS)
 
     def tick(self) -> None:
         """Do what is due: timeouts, lifetimes, lost workers, old results."""

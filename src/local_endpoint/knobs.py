@@ -104,6 +104,22 @@ class Knobs:
     )
     x_api_key: bool = _knob(False, "assumed", "accept the key also in an x-api-key header")
 
+    # Load balancing
+    worker_wait_s: float = _knob(
+        120.0, "documented", "how long a request waits for a ready worker; then it is answered 400"
+    )
+    strict_wait_s: float = _knob(
+        300.0, "documented", "the same for a request that must go to one worker"
+    )
+    request_timeout_s: float = _knob(
+        330.0, "documented", "time of a worker for a whole answer; then it is 524, or cut"
+    )
+    max_body_http: int = _knob(30 * MB, "documented", "bytes of a request, and of its answer")
+    health_check_s: float = _knob(1.0, "assumed", "pause between two checks of a worker's health")
+    forward_authorization: bool = _knob(
+        True, "assumed", "a worker sees the Authorization header of its requests"
+    )
+
     # Limits
     max_body_run: int = _knob(10 * MB, "documented", "request and result of /run and /openai")
     max_body_sync: int = _knob(20 * MB, "documented", "request and result of /runsync")

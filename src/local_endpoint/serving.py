@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from local_endpoint import control, wire
 from local_endpoint.app import listening
 from local_endpoint.control import WorkerInfo
-from local_endpoint.endpoint import Endpoint
+from local_endpoint.endpoint import Endpoint, Type
 from local_endpoint.faults import Faults
 from local_endpoint.knobs import Knobs
 from local_endpoint.process import WorkerError
@@ -140,6 +140,7 @@ def serve(
     min_workers: int = 1,
     max_workers: int | None = None,
     own_cwd: bool = False,
+    endpoint_type: Type = "queue",
 ) -> Iterator[LocalEndpoint]:
     """Run an endpoint on a thread of its own, on a free port unless one is given::
 
@@ -155,6 +156,7 @@ def serve(
         api_key=api_key,
         worker_key=worker_key,
         is_recording=is_recording,
+        endpoint_type=endpoint_type,
     )
     started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 

@@ -1,7 +1,7 @@
 """Worker processes: started with the right environment, watched, restarted, and all ended.
 
 A worker that prints lines of the form `phase: loading weights` gets these words shown while it
-starts. It is ready when it first asks for a job.
+starts. It is ready when it first asks for a job, or answers 200 to a check of its health.
 """
 
 import asyncio

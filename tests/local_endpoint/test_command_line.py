@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import requests
-from workers import ECHO, QUICK
+from workers import ECHO, HTTP, QUICK
 
 from local_endpoint.__main__ import main
 from local_endpoint.progress import Progress
@@ -132,6 +132,22 @@ def test_stubborn_worker(start) -> None:
     assert alive(processes) == []
 
 
+def test_load_balancer(start) -> None:
+    """A load-balancing endpoint shows its base URL; SIGTERM ends it, also while requests run."""
+    run = start("--type", "load_balancer", "--port", "0", "--workers", "2", "--", *HTTP)
+    url = run.wait_for(r"base_url +(http://\S+)/v1\n")[1]
+    run.wait_for("Ctrl-C")
+    options = {"headers": KEY, "timeout": 60, "stream": True}
+    with requests.get(f"{url}/events", **options) as events:
+        assert next(events.iter_content(None)).startswith(b"data: ")
+        processes = run.descendants()
+        assert len(processes) == 2
+        run.process.send_signal(signal.SIGTERM)
+
+        assert run.wait() == 0
+    assert alive(processes) == []
+
+
 def test_second_signal(start) -> None:
     """A second Ctrl-C kills at once."""
     script = f"trap '' TERM; sleep 1000 & {shlex.join(QUICK)} stubborn"
@@ -238,10 +254,11 @@ def test_scaling(start) -> None:
         (["--workers", "2", "--max-workers", "3"], "--workers is a fixed number"),
         (["--workers", "0"], "there must be at least 1 worker"),
         (["--min-workers", "3", "--max-workers", "1"], "--min-workers at most --max-workers"),
+        (["--type", "load_balancer"], "give their COMMAND after --"),
     ],
 )
-def test_wrong_numbers(capsys, arguments: list[str], sentence: str) -> None:
-    """Numbers of workers that contradict each other are usage errors."""
+def test_wrong_usage(capsys, arguments: list[str], sentence: str) -> None:
+    """Options that contradict each other, or lack another one, are usage errors."""
     with pytest.raises(SystemExit, match="2"):
         main(["--port", "0", *arguments])
     assert sentence in capsys.readouterr().err

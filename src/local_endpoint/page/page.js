@@ -38,7 +38,8 @@ function show(state) {
   const { inQueue, inProgress, completed, failed } = health.jobs;
   document.title = `${inProgress ? `(${inProgress}) ` : ""}${about.id} – local endpoint`;
   write($("#endpoint-id"), about.id);
-  write($("#connection"), `running for ${ago(about.started_s_ago)}`);
+  const kind = about.type === "load_balancer" ? "load balancer, " : "";
+  write($("#connection"), `${kind}running for ${ago(about.started_s_ago)}`);
   facts($("#addresses"), [["base URL", about.openai_url], ["endpoint", about.url], ["key", about.api_key]]);
   facts($("#counters"), [
     ["in queue", inQueue, "IN_QUEUE"],
