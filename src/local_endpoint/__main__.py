@@ -58,7 +58,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 is a free one (%(default)s)")
     parser.add_argument(
-        "--type", choices=typing.get_args(Type), default="queue", help="the kind (%(default)s)"
+        "--type", choices=typing.get_args(Type), default="queue", help="its kind (%(default)s)"
     )
     parser.add_argument("--id", default="local", help="the endpoint's id (%(default)s)")
     parser.add_argument("--workers", type=int, help="how many to keep running (1)")

@@ -120,9 +120,14 @@ def test_health(client: Client) -> None:
     (worker,) = client.endpoint.workers()
     assert client.states() == {"local-1": "initializing"}
     assert not waiting.done()
-    (Path(worker.log).parent / worker.id / "ready").touch()
+    ready = Path(worker.log).parent / worker.id / "ready"
+    ready.touch()
     assert waiting.result(TIMEOUT_S).status_code == 200
 
+    ready.unlink()
+    wait_until(lambda: client.states() == {"local-1": "initializing"})
+    ready.touch()
+    wait_until(lambda: client.states() == {"local-1": "idle"})
     client.post("/health/503")
     wait_until(lambda: client.states() == {"local-1": "unhealthy"})
     client.endpoint.set_knobs(worker_wait_s=0.05)
@@ -249,12 +254,15 @@ def test_affinity(client: Client) -> None:
     assert at("local-2") == "local-1"
 
 
-def test_strict_request_of_a_worker_that_goes(client: Client) -> None:
-    """A request that waits for one worker learns at once that this one is gone."""
-    client.serve("loading", least=0, worker_wait_s=0.1)
-    client.get("/answer/200")  # starts the worker, and is not patient enough
+def test_waiting_ends_early(client: Client) -> None:
+    """A request that waits for a worker ends when its client leaves, or this one worker is gone."""
+    client.serve("loading", least=0)
+    with client.connect("GET /answer/200 HTTP/1.1"):
+        wait_until(client.endpoint.workers)
+        assert client.rows()[0]["status"] == "IN_QUEUE"
+    wait_until(lambda: client.rows()[0]["status"] == "CANCELLED")
     waiting = client.later(client.get, "/answer/200", "strict local-1")
-    wait_until(lambda: any(row["status"] == "IN_QUEUE" for row in client.rows()))
+    wait_until(lambda: client.rows()[0]["status"] == "IN_QUEUE")
     client.endpoint.act("kill", "local-1")
 
     assert waiting.result(TIMEOUT_S).json() == {"error": "affinity_worker_gone"}
@@ -276,6 +284,7 @@ def test_dead_worker(client: Client) -> None:
     wait_until(lambda: client.states() == {"local-2": "idle"})
     assert client.get("/answer/200").headers[AFFINITY] == "local-2"
     assert client.endpoint.state()["workers"][0]["starts"] == 2
+    assert client.endpoint.state()["health"]["jobs"]["retried"] == 0
 
 
 def test_closed_port(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
