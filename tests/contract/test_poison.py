@@ -293,7 +293,7 @@ ROUTES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("stream", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("route", "given"), ROUTES, ids=[route for route, _ in ROUTES])
 def test_a_forged_order_is_refused(
     beside: Beside, route: str, given: dict[str, Any], stream: bool

@@ -18,7 +18,11 @@ ENDLESS = {"max_tokens": LONG, "ignore_eos": True}
 @pytest.mark.parametrize(
     ("given", "sequences"),
     [
-        ({"prompt": "Hello", "stream": True, "sampling_params": ENDLESS}, 1),
+        pytest.param(
+            {"prompt": "Hello", "stream": True, "sampling_params": ENDLESS},
+            1,
+            marks=pytest.mark.slow,
+        ),
         ({"prompt": ["Hello", "you"], "sampling_params": ENDLESS | {"n": 2}}, 4),
         (
             {
@@ -27,7 +31,11 @@ ENDLESS = {"max_tokens": LONG, "ignore_eos": True}
             },
             1,
         ),
-        ({"openai_route": "/v1/completions", "openai_input": ENDLESS | {"prompt": "Hello"}}, 1),
+        pytest.param(
+            {"openai_route": "/v1/completions", "openai_input": ENDLESS | {"prompt": "Hello"}},
+            1,
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["native stream", "native", "openai stream", "openai"],
 )
