@@ -3,6 +3,7 @@
 It needs no key, and `gate` lets only this machine use it.
 """
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +12,10 @@ from typing import Any
 
 from aiohttp import web
 
-from local_endpoint import knobs, wire
+from local_endpoint import figures, knobs, wire
 from local_endpoint.endpoint import Endpoint
 from local_endpoint.job import Job, Status, Worker
-from local_endpoint.process import WorkerError
+from local_endpoint.process import WorkerError, log_since
 from local_endpoint.recording import Post, Record, Request
 from local_endpoint.side import Side
 from local_endpoint.views import health_view
@@ -47,6 +48,7 @@ class ControlSide(Side):
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/control/state", self.state),
+            web.get("/control/jobs", self.jobs),
             web.get("/control/jobs/{job}", self.job),
             web.get("/control/faults", self.faults),
             web.post("/control/faults", self.add_fault),
@@ -55,6 +57,8 @@ class ControlSide(Side):
             web.post("/control/recording", self.switch_recording),
             web.delete("/control/recording", self.clear_recording),
             web.post("/control/workers", self.workers),
+            web.get("/control/workers/{id}/log", self.log),
+            web.get("/control/engines", self.engines),
             web.get("/control/knobs", self.knobs),
             web.put("/control/knobs", self.set_knobs),
         ]
@@ -62,6 +66,17 @@ class ControlSide(Side):
     async def state(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """Return the state of everything, with the latest jobs."""
         return wire.reply(state(self._endpoint))
+
+    async def jobs(self, request: web.Request) -> web.Response:
+        """Return the latest jobs of one status: `?status=FAILED`."""
+        try:
+            status = Status(request.query.get("status", ""))
+        except ValueError:
+            raise wire.RefusedError(f"status is none of {', '.join(Status)}") from None
+        now_s = time.monotonic()
+        return wire.reply(
+            {"jobs": [_row(job, now_s) for job in self._jobs.latest(LATEST_JOBS, status)]}
+        )
 
     async def job(self, request: web.Request) -> web.Response:
         """Return everything that is known about one job."""
@@ -131,6 +146,32 @@ class ControlSide(Side):
         except (WorkerError, TypeError) as error:
             raise wire.RefusedError(str(error)) from None
         return wire.reply({"id": result, "scaling": _scaling(self._endpoint)})
+
+    async def log(self, request: web.Request) -> web.Response:
+        """Return what is new in a worker's log: `?since=` the `end` of the last answer."""
+        try:
+            since = int(request.query.get("since", "0"))
+        except ValueError:
+            raise wire.RefusedError("since is not a number of bytes") from None
+        supervisor = self._endpoint.supervisor
+        if supervisor is None:
+            raise wire.RefusedError("no workers are started here", 409)
+        try:
+            log = supervisor.log(request.match_info["id"])
+        except WorkerError as error:
+            raise wire.RefusedError(str(error), 404) from None
+        return wire.reply(log_since(log, since))
+
+    async def engines(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        """Ask the engines of the workers run here for their figures, those that give any."""
+        processes = self._endpoint.supervisor.processes() if self._endpoint.supervisor else []
+        answers = await asyncio.gather(*(figures.ask(one.metrics_port) for one in processes))
+        engines = {
+            process.id: dataclasses.asdict(answer)
+            for process, answer in zip(processes, answers, strict=True)
+            if answer is not None
+        }
+        return wire.reply({"now_s": _round(time.monotonic()), "engines": engines})
 
     async def knobs(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """Return every knob with its value and its meaning."""

@@ -73,9 +73,10 @@ class Jobs:
             for job in self._queue.values()
         )
 
-    def latest(self, most: int) -> list[Job]:
-        """Return the jobs submitted last, the newest first."""
-        jobs = itertools.chain(self._finished, self._live.values())
+    def latest(self, most: int, status: Status | None = None) -> list[Job]:
+        """Return the jobs submitted last, all or those of one status, the newest first."""
+        every = itertools.chain(self._finished, self._live.values())
+        jobs = (job for job in every if status in (None, job.status))
         return heapq.nlargest(most, jobs, key=lambda job: job.submitted_s)
 
     def get(self, job_id: str) -> Job | None:

@@ -10,9 +10,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PHASE = "phase: "
 MAX_READ = 2**20  # bytes of a log at once
+MAX_SHOWN = 2**17  # bytes of a log that are given out at once
 TAIL_LINES = 20
 PR_SET_PDEATHSIG = 1
 LIBC = ctypes.CDLL(None)
@@ -30,6 +32,7 @@ class Process:
     process: asyncio.subprocess.Process
     log: Path
     starts: int  # of this worker and of the failed ones that it replaces
+    metrics_port: int
     phase: str = ""
     ready_s: float | None = None
     kill_s: float | None = None  # it was told to stop, and is killed at this time
@@ -46,6 +49,7 @@ class Process:
         *,
         cwd: Path | None,
         starts: int,
+        metrics_port: int,
     ) -> "Process":
         """Start a worker that writes to `log`. Raises `WorkerError` if there is no such command."""
         try:
@@ -62,7 +66,7 @@ class Process:
                 )
         except OSError as error:
             raise WorkerError(f"cannot start {shlex.join(command)}: {error.strerror}") from None
-        return cls(worker_id, process, log, starts)
+        return cls(worker_id, process, log, starts, metrics_port)
 
     @property
     def pid(self) -> int:
@@ -78,12 +82,9 @@ class Process:
 
     def look(self) -> str:
         """Read what is new in the log, and return the latest phase that it names."""
-        with self.log.open("rb") as log:
-            log.seek(self.log_read)
-            new = log.read(MAX_READ)
-        complete = new.rfind(b"\n") + 1 or (len(new) if len(new) == MAX_READ else 0)
-        self.log_read += complete
-        for line in new[:complete].decode(errors="replace").splitlines():
+        new = _lines(self.log, self.log_read, MAX_READ)
+        self.log_read += len(new)
+        for line in new.decode(errors="replace").splitlines():
             if line.startswith(PHASE):
                 self.phase = line.removeprefix(PHASE).strip()
         return self.phase
@@ -119,6 +120,25 @@ class Process:
             log.seek(max(0, log.seek(0, os.SEEK_END) - MAX_READ))
             lines = log.read().decode(errors="replace").splitlines()[-TAIL_LINES:]
         return f"; the end of {self.log}:" + "".join(f"\n  {line}" for line in lines)
+
+
+def log_since(log: Path, since: int) -> dict[str, Any]:
+    """Return the whole lines of a log from a byte on, at most the latest `MAX_SHOWN` bytes.
+
+    `start` and `end` are the bytes before and after them: ask for `end` next.
+    """
+    size = log.stat().st_size
+    start = min(max(since, size - MAX_SHOWN, 0), size)
+    lines = _lines(log, start, MAX_SHOWN)
+    return {"text": lines.decode(errors="replace"), "start": start, "end": start + len(lines)}
+
+
+def _lines(log: Path, start: int, most: int) -> bytes:
+    """Return the whole lines from a byte on; a line longer than `most` bytes comes in parts."""
+    with log.open("rb") as file:
+        file.seek(start)
+        new = file.read(most)
+    return new[: new.rfind(b"\n") + 1 or (most if len(new) == most else 0)]
 
 
 def _die_with_parent() -> None:

@@ -9,6 +9,7 @@ import itertools
 import math
 import os
 import signal
+import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,8 +29,9 @@ class Supervisor:
 
     Above the minimum they are started as the knobs say, by the wait of jobs or by their number,
     and stopped when idle. Each has its own home in `directory`, with its log beside it, and
-    with `own_cwd` its own working directory. `environ` returns the variables for a worker's id
-    and home; `say` gets a line of text for each thing that happens by itself.
+    with `own_cwd` its own working directory; and a free port for its metrics in METRICS_PORT.
+    `environ` returns the variables for a worker's id and home; `say` gets a line of text for
+    each thing that happens by itself.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Supervisor:
         self.max_workers = min_workers if max_workers is None else max_workers
         self._numbers = itertools.count(1)
         self._processes: dict[str, Process] = {}
+        self._logs: dict[str, Path] = {}  # also of workers that are gone
         self._to_replace: list[int] = []  # the starts of each worker that another must replace
         self._not_before_s = 0.0
         self._restart_delay_s = 0.0
@@ -81,6 +84,15 @@ class Supervisor:
 
     def process(self, worker_id: str) -> Process | None:
         return self._processes.get(worker_id)
+
+    def processes(self) -> list[Process]:
+        return list(self._processes.values())
+
+    def log(self, worker_id: str) -> Path:
+        """Return the log of a worker that is or was run here. Raises `WorkerError`."""
+        if worker_id not in self._logs:
+            raise WorkerError(f"no worker {worker_id!r} is run here")
+        return self._logs[worker_id]
 
     def logs(self) -> list[Path]:
         return sorted(process.log for process in self._processes.values())
@@ -179,7 +191,10 @@ class Supervisor:
         home = self._directory / worker_id
         cwd = home / "work"
         cwd.mkdir(parents=True)
+        log = self._logs[worker_id] = self._directory / f"{worker_id}.log"
+        metrics_port = _free_port()
         environ = {**os.environ, **self._environ(worker_id, home)}
+        environ["METRICS_PORT"] = str(metrics_port)
         environ.setdefault("PYTHONUNBUFFERED", "1")  # a phase must be seen while it lasts
         self._jobs.expect(worker_id)
         try:
@@ -187,9 +202,10 @@ class Supervisor:
                 worker_id,
                 self._command,
                 environ,
-                self._directory / f"{worker_id}.log",
+                log,
                 cwd=cwd if self._own_cwd else None,
                 starts=starts,
+                metrics_port=metrics_port,
             )
         except WorkerError:
             self._jobs.lose(worker_id)
@@ -302,6 +318,12 @@ class Supervisor:
             if len(wanted) >= self.min_workers:
                 self._say(f"worker {process.id} starts, since jobs wait")
         self._to_replace.clear()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def wanted_workers(jobs: Jobs, count: int, starting: int) -> int:

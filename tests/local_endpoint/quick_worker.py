@@ -1,8 +1,9 @@
 """A worker without the SDK, so that it starts at once: it takes one job after the other.
 
-It does what `input` says: `seconds` to work, `exit` with a code in the middle of it. SIGTERM ends
-it when its job is done. With the argument `broken` it ends at its start, with `stubborn` it ignores
-SIGTERM, and with `heart` a child of it pings. It prints its working directory.
+It does what `input` says: `seconds` to work, `exit` with a code in the middle of it, an `error` to
+fail with. SIGTERM ends it when its job is done. With the argument `broken` it ends at its start,
+with `stubborn` it ignores SIGTERM, and with `heart` a child of it pings. It prints its working
+directory.
 """
 
 import json
@@ -58,7 +59,8 @@ def main():
         time.sleep(order.get("seconds", 0))
         if "exit" in order:
             os._exit(order["exit"])
-        call(url("POST_OUTPUT", job["id"]), {"output": WORKER})
+        end = {"error": order["error"]} if "error" in order else {"output": WORKER}
+        call(url("POST_OUTPUT", job["id"]), end)
 
 
 if __name__ == "__main__":

@@ -8,10 +8,12 @@ from typing import Any
 import psutil
 import pytest
 import requests
-from workers import QUICK
+from workers import ENGINE, QUICK
 
 import local_endpoint
-from local_endpoint import Knobs
+from local_endpoint import Knobs, figures
+from local_endpoint.process import MAX_SHOWN, log_since
+from waiting import wait_until
 
 
 class Control:
@@ -291,3 +293,88 @@ def test_from_python(house) -> None:
     assert endpoint.knobs.rtt_ms == 1.0
     with pytest.raises(ValueError, match="did you mean rtt_ms"):
         endpoint.set_knobs(rtt=1)
+
+
+def test_jobs_of_a_status(house) -> None:
+    """The latest jobs of one status are there even if 200 others came after them."""
+    house.serve()
+    customer, worker = house.customer(), house.worker()
+    failed = customer.run()
+    worker.take()
+    worker.done(failed, error="no")
+    for _ in range(200):
+        house.endpoint.submit("later")
+    control = Control(house.endpoint)
+
+    assert failed not in [job["id"] for job in control.get("state")["jobs"]]
+    assert [job["id"] for job in control.get("jobs?status=FAILED")["jobs"]] == [failed]
+    assert control("GET", "jobs?status=LOST").status_code == 400
+
+
+def test_log() -> None:
+    """A worker's log is read on from where the last answer ended, also when the worker is gone."""
+    with local_endpoint.serve(command=ENGINE, min_workers=1) as endpoint:
+        control = Control(endpoint)
+        first = wait_until(lambda: (answer := control.get("workers/local-1/log"))["end"] and answer)
+        endpoint.act("kill", "local-1")
+        wait_until(lambda: "local-1" not in [worker.id for worker in endpoint.workers()])
+        second = control.get(f"workers/local-1/log?since={first['end']}")
+        nothing = control.get(f"workers/local-1/log?since={second['end']}")
+        wrong = [
+            control("GET", f"workers/{path}").status_code
+            for path in ("nobody/log", "..%2Flocal-1/log", "local-1/log?since=x")
+        ]
+    with local_endpoint.serve() as endpoint:
+        wrong.append(Control(endpoint)("GET", "workers/local-1/log").status_code)
+    lines = (first["text"] + second["text"]).splitlines()
+    steps = [line for line in lines if line.startswith("step ")]
+
+    assert steps == [f"step {count}" for count in range(len(steps))]
+    assert (nothing["text"], nothing["start"]) == ("", second["end"])
+    assert wrong == [404, 404, 400, 409]
+
+
+@pytest.mark.parametrize(
+    ("since", "start", "end"),
+    [(0, 100_000 * 10 - MAX_SHOWN, 999_999), (999_990, 999_990, 999_999), (10**30, 10**6, 10**6)],
+)
+def test_log_is_bounded(tmp_path: Path, since: int, start: int, end: int) -> None:
+    """However much a log holds, only its end is read, and a line that is being written waits."""
+    log = tmp_path / "log"
+    log.write_bytes(b"123456789\n" * 99_999 + b"12345678\n9")
+    shown = log_since(log, since)
+
+    assert (shown["start"], shown["end"]) == (start, end)
+    assert len(shown["text"]) == end - start
+
+
+def test_engines() -> None:
+    """Each worker has a port for its metrics, and what its engine tells there is added up."""
+    with local_endpoint.serve(command=ENGINE, min_workers=2) as endpoint:
+        engines = Control(endpoint).get("engines")["engines"]
+        wait_until(
+            lambda: (
+                Control(endpoint).get("engines")["engines"]["local-1"]["tokens"]
+                > engines["local-1"]["tokens"]
+            )
+        )
+    with local_endpoint.serve(command=QUICK) as endpoint:
+        others = Control(endpoint).get("engines")["engines"]
+
+    for engine in engines.values():
+        del engine["tokens"]
+    told = {"model": "tiny", "running": 5, "waiting": 1, "cache_use": 0.5}
+    assert engines == {"local-1": told, "local-2": told}
+    assert others == {}
+
+
+@pytest.mark.parametrize("text", ["", "<html>", "vllm:cache 1", "python_info{a="])
+def test_no_figures(text: str) -> None:
+    """What is not vLLM's has no figures."""
+    assert figures.read(text) is None
+
+
+def test_broken_figures() -> None:
+    """What only looks like vLLM's is refused."""
+    with pytest.raises(ValueError, match="could not"):
+        figures.read('vllm:num_requests_running{model_name="a"} many')
