@@ -14,11 +14,14 @@ import requests
 import runpod
 from browser import Page
 from test_command_line import CommandLine
-from workers import ECHO
+from workers import ECHO, ENGINE, QUICK
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint
 
+CLIENTS = Path(__file__).parents[1] / "clients"  # where Node finds the clients
+SHOTS = Path(__file__).parents[2] / ".cache" / "screenshots"
+CLIPBOARD = ["clipboardReadWrite", "clipboardSanitizedWrite"]
 RTT_MS = 40  # so that one can see an answer grow
 TIMEOUT_S = 45  # only a hang is longer: importing a client takes 15 s on a busy machine
 
@@ -69,7 +72,7 @@ def page(chromium: Page, endpoint: LocalEndpoint) -> Page:
 
 def opened(page: Page, endpoint: LocalEndpoint) -> Page:
     page.open(origin(endpoint))
-    page.evaluate("sessionStorage.clear()")  # of the test before
+    page.evaluate("sessionStorage.clear(); localStorage.clear()")  # of the test before
     page.problems.clear()
     page.hosts.clear()
     page.open(origin(endpoint))
@@ -100,6 +103,16 @@ def wait_for_row(page: Page, status: str, route: str) -> None:
 def fill(page: Page, selector: str, text: str) -> None:
     page.click(selector)
     page.write(text)
+
+
+def press(page: Page, selector: str, name: str) -> None:
+    """Press the button of that name in an element."""
+    page.evaluate(f"""
+        [...document.querySelectorAll({json.dumps(selector + " button")})]
+            .find((button) => button.textContent === {json.dumps(name)}).dataset.pressed = ""
+    """)
+    page.click("[data-pressed]")
+    page.evaluate("delete document.querySelector('[data-pressed]')?.dataset.pressed")
 
 
 def test_alone(page: Page, endpoint: LocalEndpoint) -> None:
@@ -286,22 +299,74 @@ def test_native(house, chromium: Page) -> None:
     assert "5 tokens" in page.text("#native .facts")
 
 
-@pytest.mark.parametrize("language", ["curl", "python"])
+RUNNERS = {
+    "curl": ["bash", "-c"],
+    "python": [sys.executable, "-c"],
+    "javascript": ["node", "--input-type=module", "-e"],
+}
+
+
+def run_code(page: Page, language: str) -> str:
+    """Run the code that is shown, as it is, and return what it prints."""
+    if language == "javascript" and not (CLIENTS / "node_modules").exists():
+        if os.environ.get("CI") == "true":
+            pytest.fail("there are no Node clients here, and in CI there must be some")
+        pytest.skip("there are no Node clients here: make clients")
+    page.click("#show-code")
+    page.click(f"#tab-{language}")
+    command = [*RUNNERS[language], page.text(f"#{language}")]
+    page.press("Escape")
+    run = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, cwd=CLIENTS)
+    assert run.returncode == 0, run.stderr
+    return run.stdout
+
+
+@pytest.mark.parametrize("language", RUNNERS)
 def test_code(page: Page, language: str) -> None:
     """The code that is shown for a request can be run as it is, and does the same."""
     page.click("#chat textarea[name=text]")
     page.wait_for("document.querySelector('select[name=model]').value === 'echo'")
     page.write('it\'s "quoted" ünd so on')
-    page.click("#show-code")
-    page.click(f"#tab-{language}")
-    code = page.text(f"#{language}")
-    page.press("Escape")
-    command = {"curl": ["bash", "-c"], "python": [sys.executable, "-c"]}[language]
-    run = subprocess.run([*command, code], capture_output=True, text=True, timeout=TIMEOUT_S)
+    said = run_code(page, language)
 
-    assert run.returncode == 0, run.stderr
-    assert "quoted" in run.stdout
-    assert "ünd" in run.stdout or "\\u00fcnd" in run.stdout
+    assert "quoted" in said
+    assert "ünd" in said or "\\u00fcnd" in said
+
+
+@pytest.mark.parametrize("language", RUNNERS)
+@pytest.mark.parametrize("mode", ["run", "runsync"])
+def test_code_of_jobs(page: Page, language: str, mode: str) -> None:
+    """So can the code of a native request, by each way; this worker yields nothing to it."""
+    page.click("#tab-native")
+    page.evaluate(f"document.querySelector('#native [name=mode]').value = '{mode}'")
+    said = run_code(page, language)
+
+    assert ("IN_QUEUE" if (language, mode) == ("curl", "run") else "COMPLETED") in said or (
+        language == "python" and said.split()[-1:] in (["[]"], ["COMPLETED"])
+    )
+
+
+def test_code_for_runpod(page: Page, endpoint: LocalEndpoint) -> None:
+    """The same code can be shown for the real platform; only id and key are to be filled in."""
+    page.click("#show-code")
+    here = page.text("#code")
+    page.click("#code [value=runpod]")
+    codes = [page.evaluate(f"document.querySelector('#{name}').textContent") for name in RUNNERS]
+    page.press("Escape")
+    page.click("#tab-raw")
+    page.click("#show-code")
+    raws = [page.evaluate(f"document.querySelector('#{name}').textContent") for name in RUNNERS]
+
+    assert endpoint.url in here
+    for code in codes:
+        assert "https://api.runpod.ai/v2/<ENDPOINT_ID>/openai/v1" in code
+    for code in raws:
+        assert "https://api.runpod.ai/v2" in code
+        assert "<ENDPOINT_ID>" in code
+    for code in codes + raws:
+        assert "<RUNPOD_API_KEY>" in code
+        assert origin(endpoint) not in code
+        assert endpoint.api_key not in code
 
 
 def test_events(page: Page) -> None:
@@ -336,7 +401,8 @@ def test_supervised_worker(chromium: Page, tmp_path: Path) -> None:
         chromium.open(run.url().split("/v2/")[0] + "/")
         chromium.wait_for("document.querySelector('#worker-list .badge')?.textContent === 'idle'")
         first = chromium.text("#worker-list small")
-        chromium.click("#worker-list .acts button:last-child")
+        press(chromium, "#worker-list li", "Kill")
+        chromium.click("#sure [value=yes]")
         chromium.wait_for("document.querySelector('#worker-list').innerText.includes('1 restart')")
         chromium.wait_for("document.querySelector('#worker-list .badge')?.textContent === 'idle'")
         second = chromium.text("#worker-list small")
@@ -356,43 +422,411 @@ def test_stopped(chromium: Page) -> None:
 
 
 WIDER_THAN_ITS_PANEL = """
-    [...document.querySelectorAll("header, main, .panel, .scroll, #worker-list li, #job")]
+    [...document.querySelectorAll(
+        "header, .figures, main, .panel, .scroll, #worker-list li, #job, #log, .turn, #messages"
+    )]
         .filter((node) => node.scrollWidth > node.clientWidth)
         .map((node) => `${node.tagName} ${node.id}: ${node.scrollWidth} > ${node.clientWidth}`)
 """
+ANSWER = f"""## Moon
+
+It is **round**, see [NASA](https://moon.nasa.gov/) or https://example.org/{"a-long-path/" * 9}.
+
+1. One `code`
+   - nested
+
+```python
+print("{"a long line " * 20}")
+```
+
+| {" | ".join("abcdefgh")} |
+| {" | ".join("-" * 8)} |
+| {" | ".join(["a wide cell"] * 8)} |
+"""
+TURNS = [
+    {"question": "word" * 40, "thought": "Hm.", "words": ANSWER, "calls": {}, "isWhole": True},
+    {
+        "question": "And the weather?",
+        "thought": "",
+        "words": "I ask.",
+        "isWhole": True,
+        "calls": {"0": {"name": "get_weather", "arguments": '{"city": "Paris"}'}},
+    },
+]
 
 
-@pytest.mark.parametrize("width", [1440, 1024, 390])
-def test_fits(house, chromium: Page, width: int) -> None:
-    """On a desk and on a phone nothing is wider than its panel, however long the names are."""
-    endpoint = house.serve(rtt_ms=0)
-    customer, worker = house.customer(), house.worker("a-worker-with-a-very-long-name-0123456789")
-    for route in ("v1/chat/completions", "v1/" + "a/very/long/route/name" * 5):
-        asking = house.later(customer.post, f"openai/{route}", {"stream": True})
-        job_id = worker.take()["id"]
-        worker.stream(job_id, "data: {}")
-        worker.done(job_id, output=[])
-        asking.result()
-    customer.run()
-    worker.take()
-    house.worker("w2").ping("a", "b")
-    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
-    chromium.call("Emulation.setDeviceMetricsOverride", **size)
+@contextmanager
+def sized(page: Page, width: int, height: int = 800, scheme: str = "light") -> Iterator[None]:
+    size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
+    page.call("Emulation.setDeviceMetricsOverride", **size)
+    media = [{"name": "prefers-color-scheme", "value": scheme}]
+    page.call("Emulation.setEmulatedMedia", features=media)
     try:
-        page = opened(chromium, endpoint)
-        page.wait_for(f"innerWidth === {width}")
-        page.wait_for("document.querySelectorAll('#job-rows tr').length === 3")
-        page.click("#job-rows tr:last-child button")
-        page.wait_for("document.querySelector('#job svg')")
-        wide = page.evaluate(WIDER_THAN_ITS_PANEL)
+        yield
+    finally:
+        page.call("Emulation.clearDeviceMetricsOverride")
+        page.call("Emulation.setEmulatedMedia", features=[])
+
+
+@pytest.fixture(scope="module")
+def busy() -> Iterator[LocalEndpoint]:
+    """Return an endpoint with long names, a failure with a long reason, and an engine's figures."""
+    with local_endpoint.serve(command=[*ENGINE, "heart"]) as endpoint:
+        endpoint.submit({"openai_route": "/v1/" + "a/very/long/route/name" * 5})
+        endpoint.wait_for_end(endpoint.submit({"error": "It did not work, " * 20}))
+        endpoint.submit({"seconds": 600})
+        yield endpoint
+
+
+@pytest.mark.timeout(180)  # a browser that draws everything is slow on a busy machine
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 1024, 390])
+def test_fits(house, busy: LocalEndpoint, chromium: Page, width: int, scheme: str) -> None:
+    """On a desk and on a phone nothing is wider than its panel, however long the names are.
+
+    It leaves pictures of every part in `.cache/screenshots`, to look at.
+    """
+    house.endpoint = busy
+    house.worker("a-worker-with-a-very-long-name-0123456789").ping("a", "b")
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    wide = []
+
+    def seen(name: str) -> None:
+        page.wait_for("new Promise((done) => requestAnimationFrame(() => done(true)))")
+        page.screenshot(SHOTS / f"{width}-{scheme}-{name}.png")
+        wide.extend(page.evaluate(WIDER_THAN_ITS_PANEL))
         whole = page.evaluate("document.documentElement.scrollWidth")
+        wide.extend([] if whole == width else [f"{name}: {whole}"])
+
+    def turn_to(part: str) -> None:
+        if width <= 900:
+            page.evaluate("scrollTo(0, 0)")
+            page.click(f"#tab-{part}")
+
+    with sized(chromium, width, scheme=scheme):
+        page = opened(chromium, busy)
+        page.evaluate(f"localStorage.setItem('chat.turns', {json.dumps(json.dumps(TURNS))})")
+        page.open(origin(busy))
+        page.wait_for(f"innerWidth === {width} && document.querySelector('.turn')")
+        page.wait_for("document.querySelector('#model').textContent === 'tiny'")
+        seen("chat")
+        page.click("#chat summary")
+        seen("parameters")
+        page.click("#show-code")
+        page.click("#tab-javascript")
+        seen("code")
+        page.press("Escape")
+        turn_to("workers")
+        press(page, "[data-id=local-1]", "Log")
+        page.wait_for("document.querySelector('#log pre').textContent.includes('step')")
+        seen("log")
+        press(page, "[data-id=local-1]", "Stop")
+        seen("sure")
+        page.press("Escape")
+        page.click("#close-log")
+        turn_to("jobs")
+        page.click("#job-rows tr:nth-child(2) button")
+        page.wait_for("document.querySelector('#job svg')")
+        seen("jobs")
         rate = "document.querySelector('#job-rows td:nth-child(5)').getBoundingClientRect()"
         right = page.evaluate(f"{rate}.right")
-    finally:
-        chromium.call("Emulation.clearDeviceMetricsOverride")
 
-    assert (whole, wide) == (width, [])
+    assert wide == []
     assert 0 < right <= width
+    assert page.problems == []
+
+
+def test_places(chromium: Page, busy: LocalEndpoint) -> None:
+    """On a phone tabs show one part at a time, by touch and by keys; on a desk all are there."""
+    parts = ["ask", "workers", "jobs"]
+    visible = "['ask', 'workers', 'jobs'].filter((id) => document.getElementById(id).clientWidth)"
+    with sized(chromium, 390):
+        page = opened(chromium, busy)
+        shown = [page.evaluate(visible)]
+        for part in ("workers", "jobs"):
+            page.click(f"#tab-{part}")
+            shown.append(page.evaluate(visible))
+        page.evaluate("document.querySelector('#tab-ask').focus()")
+        page.press("ArrowRight")
+        by_key = page.evaluate(visible)
+    page.wait_for("innerWidth > 900")
+
+    assert shown == [[part] for part in parts]
+    assert by_key == ["workers"]
+    assert page.evaluate(visible) == parts
+    assert page.evaluate("document.querySelector('#places').clientWidth") == 0
+
+
+def test_engine(chromium: Page, busy: LocalEndpoint) -> None:
+    """The model, the engine's requests, tokens a second and cache use are told by the engine."""
+    page = opened(chromium, busy)
+    page.wait_for("+document.querySelector('#rate').textContent > 0")
+
+    assert page.text("#model") == "tiny"
+    figures = ["#engine-running", "#engine-waiting", "#engine-cache", "#rate-of"]
+    assert [page.text(one).replace("\xa0", " ") for one in figures] == [
+        "5",
+        "1",
+        "50 %",
+        "tokens/s",
+    ]
+    page.wait_for("document.querySelector('[data-id=local-1] small').textContent.includes('cache')")
+
+
+def test_no_engine(page: Page) -> None:
+    """A worker of another kind has its posts counted, and its model is known once it was asked."""
+    say(page, "one two three")
+    page.wait_for("+document.querySelector('#rate').textContent > 0")
+    page.wait_for("document.querySelector('#model').textContent === 'echo'")
+
+    assert page.text("#rate-of") == "posts/s"
+    assert page.evaluate("document.querySelector('#engine').hidden") is True
+
+
+def test_log(chromium: Page) -> None:
+    """A worker's log is followed, keeps its latest lines, and is there when the worker is not."""
+    lines = "document.querySelector('#log pre')"
+    last = f"{lines}.lastChild.textContent"
+    with local_endpoint.serve(command=[*ENGINE, "flood", "heart"]) as endpoint:
+        page = opened(chromium, endpoint)
+        page.wait_for("document.querySelector('#worker-list li')")
+        press(page, "[data-id=local-1]", "Log")
+        page.wait_for(f"{lines}.childElementCount")
+        page.evaluate(f"window.first = {last}")
+        page.wait_for(f"{last} !== first")
+        follows = page.evaluate(f"{lines}.scrollTop + {lines}.clientHeight - {lines}.scrollHeight")
+        count = page.evaluate(f"{lines}.childElementCount")
+        endpoint.act("kill", "local-1")
+        page.wait_for("document.querySelector('[data-id=local-2]')")
+        page.click("#close-log")
+        page.evaluate("import('/page/log.js').then(({open}) => open('local-1'))")
+        page.wait_for(f"{last}.startsWith('step')")
+
+    assert page.problems == []
+    assert abs(follows) < 2
+    assert count == 2000
+
+
+def test_reason_and_filter(house, chromium: Page) -> None:
+    """The reason of a failure stands in its row; jobs of one state are shown, old ones too."""
+    endpoint = house.serve(rtt_ms=0)
+    customer, worker = house.customer(), house.worker()
+    failed = customer.run()
+    worker.take()
+    worker.done(failed, error=json.dumps({"error": {"message": "no such model\nTraceback"}}))
+    for _ in range(200):
+        endpoint.submit("later")
+    page = opened(chromium, endpoint)
+    page.wait_for("document.querySelectorAll('#job-rows tr').length === 200")
+    latest = page.text("#job-rows")
+    choose = """
+        (status) => {
+            const field = document.querySelector("#job-filter");
+            field.value = status;
+            field.dispatchEvent(new Event("change"));
+        }
+    """
+    page.evaluate(f"({choose})('FAILED')")
+    page.wait_for("document.querySelectorAll('#job-rows tr').length === 1")
+    reason = page.text("#job-rows .reason")
+    page.evaluate(f"({choose})('TIMED_OUT')")
+    page.wait_for("document.querySelectorAll('#job-rows tr').length === 0")
+    none = page.text("#no-jobs")
+
+    assert "FAILED" not in latest
+    assert reason == "no such model"
+    assert none == "No job is TIMED_OUT."
+
+
+def test_ask_first(chromium: Page) -> None:
+    """Stop and Kill ask before they end a worker, and Cancel or Escape leave it alone."""
+    with local_endpoint.serve(command=QUICK, min_workers=2) as endpoint:
+        page = opened(chromium, endpoint)
+        page.wait_for("document.querySelectorAll('#worker-list li').length === 2")
+        press(page, "[data-id=local-1]", "Kill")
+        question = page.text("#sure")
+        press(page, "#sure", "Cancel")
+        press(page, "[data-id=local-1]", "Stop")
+        page.press("Escape")
+        page.wait_for("!document.querySelector('#sure').open")
+        page.wait_for("document.querySelectorAll('#worker-list li').length === 2")
+        left = [worker.id for worker in endpoint.workers()]
+        press(page, "[data-id=local-1]", "Stop")
+        press(page, "#sure", "Stop")
+        page.wait_for("document.querySelectorAll('#worker-list li').length === 1")
+
+        assert "Kill local-1?" in question
+        assert left == ["local-1", "local-2"]
+        assert [worker.id for worker in endpoint.workers()] == ["local-2"]
+
+
+def test_regenerate_and_copy(page: Page, endpoint: LocalEndpoint) -> None:
+    """An answer can be copied as it was written, and asked for again in its place."""
+    page.call("Browser.grantPermissions", permissions=CLIPBOARD)
+    for words in ("first", "**bold** word"):
+        say(page, words)
+        wait_for_answer(page)
+    jobs = len(endpoint.records())
+    press(page, ".turn.assistant:last-child", "Copy")
+    page.wait_for("document.querySelector('.turn:last-child .copy').textContent === 'Copied'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    fill(page, "#chat textarea[name=text]", "a draft")
+    press(page, ".turn.assistant:last-child", "Regenerate")
+    page.wait_for("document.querySelectorAll('.turn.assistant:not(.busy)').length === 2")
+    (again,) = endpoint.records()[jobs:]
+    messages = [message["content"].strip() for message in again.input["openai_input"]["messages"]]
+
+    assert copied.strip() == "**bold** word"
+    assert page.text(".turn.assistant:last-child .words strong") == "bold"
+    assert messages == ["first", "first", "**bold** word"]
+    assert page.evaluate("document.querySelectorAll('.turn').length") == 4
+    assert page.evaluate("document.querySelector('#chat textarea[name=text]').value") == "a draft"
+
+
+def test_tool_calls(house, chromium: Page) -> None:
+    """Tools go with a question, and calls, which come in pieces, are shown whole and readable."""
+    endpoint = house.serve()
+    worker = house.worker()
+    worker.ping()
+    page = opened(chromium, endpoint)
+    tools = [{"type": "function", "function": {"name": "get_weather"}}]
+    page.click("#chat summary")
+    fill(page, "[name=tools]", json.dumps(tools))
+    say(page, "How is the weather?")
+    job = worker.take()
+    while job["input"]["openai_route"] != "/v1/chat/completions":
+        worker.done(job["id"], output=[{"data": [{"id": "tiny"}]}])
+        job = worker.take()
+    pieces = [
+        [{"index": 0, "id": "a", "function": {"name": "get_weather", "arguments": ""}}],
+        [{"index": 0, "function": {"arguments": '{"city": '}}],
+        [{"index": 0, "function": {"arguments": '"Paris"}'}}],
+        [{"index": 1, "id": "b", "function": {"name": "get_time", "arguments": "{"}}],
+    ]
+    for piece in pieces:
+        event = {"choices": [{"index": 0, "delta": {"tool_calls": piece}}]}
+        worker.stream(job["id"], f"data: {json.dumps(event)}\n\n")
+    worker.stream(job["id"], "data: [DONE]\n\n")
+    worker.done(job["id"], output=[])
+    wait_for_answer(page)
+    calls = page.evaluate("[...document.querySelectorAll('.call')].map((node) => node.innerText)")
+    page.evaluate("sessionStorage.clear()")
+
+    assert job["input"]["openai_input"]["tools"] == tools
+    assert [call.split("\n") for call in calls] == [
+        ["calls get_weather", "{", '  "city": "Paris"', "}"],
+        ["calls get_time", "{"],
+    ]
+
+
+RENDERED = """
+    async (text) => {
+        const {render} = await import("/page/markdown.js");
+        const place = document.createElement("div");
+        render(place, text);
+        place.querySelectorAll("figcaption").forEach((node) => node.remove());
+        return place.innerHTML;
+    }
+"""
+LINK = 'target="_blank" rel="noreferrer"'
+MARKDOWN = [
+    ("a\nb\n\nc", "<p>a\nb</p><p>c</p>"),
+    ("# One\n### Three ##", "<h3>One</h3><h5>Three</h5>"),
+    (
+        "- a\n- b\n  1. c\n  2. d",
+        "<ul><li>a</li><li>b<ol start='1'><li>c</li><li>d</li></ol></li></ul>",
+    ),
+    ("3. a\n\n4. b", "<ol start='3'><li>a</li><li>b</li></ol>"),
+    ("- a\n\ntext", "<ul><li>a</li></ul><p>text</p>"),
+    ("- a\n\n  b", "<ul><li><p>a</p><p>b</p></li></ul>"),
+    (
+        "* a\n  ```\n  x\n  ```",
+        "<ul><li>a<figure class='listing'><pre><code>x</code></pre></figure></li></ul>",
+    ),
+    (
+        "```py\na **b** <i>\n",
+        "<figure class='listing'><pre><code>a **b** &lt;i&gt;\n</code></pre></figure>",
+    ),
+    (
+        "`a*b*` **b *c* d** _e_ snake_case_name 2 * 3 * 4",
+        "<p><code>a*b*</code> <strong>b <em>c</em> d</strong> <em>e</em> snake_case_name 2 * 3 * 4"
+        "</p>",
+    ),
+    (r"\*no\* **open", "<p>*no* **open</p>"),
+    ("> a\n> - b", "<blockquote><p>a</p><ul><li>b</li></ul></blockquote>"),
+    ("a\n\n---\n\nb", "<p>a</p><hr><p>b</p>"),
+    (
+        "|a|b|\n|-|-|\n|1|`2`|",
+        "<div class='table'><table><thead><tr><th>a</th><th>b</th></tr></thead>"
+        "<tbody><tr><td>1</td><td><code>2</code></td></tr></tbody></table></div>",
+    ),
+    (
+        "[x](https://a.b/c_(d)) https://e.f/g_h_i.",
+        f"<p><a href='https://a.b/c_(d)' {LINK}>x</a> "
+        f"<a href='https://e.f/g_h_i' {LINK}>https://e.f/g_h_i</a>.</p>",
+    ),
+    (
+        "[x](javascript:alert(1)) [y](javascript://%0aalert(1)) [z](/local)",
+        "<p>[x](javascript:alert(1)) [y](javascript://%0aalert(1)) [z](/local)</p>",
+    ),
+    (
+        '<img src=x onerror="hit=1"> [a"><b>](https://x.y/"onclick="hit=1)',
+        f'<p>&lt;img src=x onerror="hit=1"&gt; '
+        f"<a href='https://x.y/&quot;onclick=&quot;hit=1' {LINK}>a\"&gt;&lt;b&gt;</a></p>",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "html"), MARKDOWN, ids=lambda text: text[:9])
+def test_markdown(page: Page, text: str, html: str) -> None:
+    """Markdown as models write it becomes elements; HTML in it stays text, links are http only."""
+    rendered = page.evaluate(f"({RENDERED})({json.dumps(text)})")
+
+    assert rendered == html.replace("'", '"')
+
+
+def test_markdown_grows(page: Page) -> None:
+    """What is rendered piece by piece ends as the whole does, and finished blocks stay in place."""
+    script = f"""
+        (async (text) => {{
+            const {{render}} = await import("/page/markdown.js");
+            const place = document.createElement("div");
+            render(place, text.slice(0, 40));
+            const first = place.firstChild;
+            for (let end = 41; end <= text.length; end += 1) render(place, text.slice(0, end));
+            place.querySelectorAll("figcaption").forEach((node) => node.remove());
+            return [place.innerHTML, place.firstChild === first, await ({RENDERED})(text)];
+        }})
+    """
+    grown, is_kept, whole = page.evaluate(f"{script}({json.dumps(ANSWER)})")
+
+    assert grown == whole
+    assert is_kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*" * 50_000,
+        "_a" * 20_000,
+        "`" * 50_000,
+        "[" * 50_000,
+        "**a" * 20_000,
+        "https://" * 6_000,
+        "> " * 20_000,
+        "|-" * 20_000,
+        "# " + " " * 50_000 + "x",
+        "```" + " " * 50_000 + "`",
+        "- " + " " * 50_000 + "x\n" * 5,
+        "\n".join(" " * depth + "- a" for depth in range(300)),
+    ],
+    ids=lambda text: text[:5],
+)
+def test_markdown_of_nonsense(page: Page, text: str) -> None:
+    """A model gone wild is shown too, and does not hold up the page."""
+    shown = page.evaluate(f"({RENDERED})({json.dumps(text)})")
+
+    assert shown
 
 
 def test_reload(page: Page, endpoint: LocalEndpoint) -> None:
@@ -401,6 +835,7 @@ def test_reload(page: Page, endpoint: LocalEndpoint) -> None:
         say(page, words)
         wait_for_answer(page)
     before = page.text("#messages")
+    page.evaluate("sessionStorage.clear()")  # as if the tab had been closed
     page.open(origin(endpoint))
     page.wait_for("document.querySelectorAll('.turn').length")
     after = page.text("#messages")

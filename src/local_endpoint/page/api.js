@@ -2,10 +2,17 @@
 
 import { duration } from "./dom.js";
 
+const HIDDEN_PAUSE_MS = 3000;
 const FINAL = ["COMPLETED", "FAILED", "CANCELLED", "TIMED_OUT"];
 
 export const isFinal = (status) => FINAL.includes(status);
-export const endpoint = { id: "", url: "", openai_url: "", api_key: "", ready: false };
+export const endpoint = { id: "", url: "", openai_url: "", api_key: "", ready: false, models: [] };
+
+/** Do something again and again, less often while nobody looks. */
+export async function every(pause_ms, task) {
+  await task();
+  setTimeout(() => every(pause_ms, task), document.hidden ? HIDDEN_PAUSE_MS : pause_ms);
+}
 
 /** Send a request to the endpoint. Throws an `Error` with a sentence if it is refused. */
 export async function send(path, body, options = {}) {

@@ -1,13 +1,12 @@
-// "Try it": a chat over the OpenAI route, native requests, and raw jobs.
+// "Try it": the chat, native requests, and raw jobs, each also as code.
 
-import { Watch, ask, endpoint, events, isFinal, send, sentence } from "./api.js";
-import { $, $$, copy, h, problem, tabs, write } from "./dom.js";
+import { Watch, ask, isFinal, sentence } from "./api.js";
+import { chat } from "./chat.js";
+import { $, $$, copyButton, h, problem, tabs, write } from "./dom.js";
+import { json, keepFields, runs } from "./forms.js";
 import * as snippets from "./snippets.js";
 
-const CHAT_ROUTE = "openai/v1/chat/completions";
-const IDEAS = ["Tell me in two sentences what the Moon is.", "Count to thirty.", "Write a haiku."];
 const POLL_MS = 300;
-const TURNS = "chat.turns"; // in the session's storage: a reload keeps the conversation
 
 export function start() {
   const panels = { chat: chat($("#chat")), native: native($("#native")), raw: raw($("#raw")) };
@@ -18,207 +17,26 @@ export function start() {
   });
   const dialog = $("#code");
   tabs($("[role=tablist]", dialog));
-  $("#show-code").addEventListener("click", () => {
+  const fill = () => {
     let code;
     try {
-      code = snippets[shown](panels[shown].request());
+      const place = snippets.places[$("[name=place]:checked", dialog).value];
+      code = snippets[shown](panels[shown].request(), place);
     } catch (error) {
-      code = { curl: error.message, python: error.message };
+      code = { curl: error.message, python: error.message, javascript: error.message };
     }
-    for (const language of ["curl", "python"]) write($(`#${language}`), code[language]);
+    for (const [language, text] of Object.entries(code)) write($(`#${language}`), text);
+  };
+  dialog.addEventListener("change", fill);
+  $("#show-code").addEventListener("click", () => {
+    fill();
     dialog.showModal();
   });
+  const code = () => $("pre:not([hidden])", dialog).textContent;
+  $("#close-code").before(copyButton(code, "this code"));
   $("#close-code").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
-  $("#copy-code").addEventListener("click", () => copy($("pre:not([hidden])", dialog).textContent));
   keepFields();
-}
-
-/** Remember what was typed into the parameters, for this tab of the browser. */
-function keepFields() {
-  for (const field of $$("#ask .fields [name]")) {
-    const key = `${field.form.id}.${field.name}`;
-    const value = sessionStorage.getItem(key);
-    if (field.type === "checkbox") field.checked = value === "true";
-    else if (value !== null && field.name !== "model") field.value = value;
-    field.dispatchEvent(new Event("change"));
-    const keep = () =>
-      sessionStorage.setItem(key, field.type === "checkbox" ? field.checked : field.value);
-    field.addEventListener("input", keep);
-  }
-}
-
-/** Run `task(signal)` for each submit of a form; while it runs, the stop button aborts the signal. */
-function runs(form, task) {
-  const [go, stop] = [$(".primary", form), $(".stop", form)];
-  let controller = null;
-  form.addEventListener("submit", async (event) => {
-    event.preventDefault();
-    if (controller) return;
-    controller = new AbortController();
-    [go.hidden, stop.hidden] = [true, false];
-    try {
-      await task(controller.signal);
-    } finally {
-      controller = null;
-      [go.hidden, stop.hidden] = [false, true];
-    }
-  });
-  const halt = () => controller?.abort();
-  stop.addEventListener("click", halt);
-  form.addEventListener("keydown", (event) => {
-    if (event.key === "Escape") halt();
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) form.requestSubmit();
-  });
-  return halt;
-}
-
-// --- chat -------------------------------------------------------------------------------------
-
-function chat(form) {
-  const { model, system, text, temperature, max_tokens, top_p, seed, stop } = form.elements;
-  const log = $("#messages", form);
-  let shown = []; // what was asked, with its answer and how that ended
-  let models = null;
-
-  const keep = () => sessionStorage.setItem(TURNS, JSON.stringify(shown));
-  const turns = () => shown.filter(({ isWhole }) => isWhole).flatMap(({ question, words }) => [
-    { role: "user", content: question },
-    { role: "assistant", content: words },
-  ]);
-
-  const request = (messages) => ({
-    ...(model.value && { model: model.value }),
-    messages: [...(system.value ? [{ role: "system", content: system.value }] : []), ...messages],
-    ...numbers({ temperature, max_tokens, top_p, seed }),
-    ...(stop.value && { stop: stop.value.trim().startsWith("[") ? json(stop) : stop.value }),
-    stream: true,
-    stream_options: { include_usage: true },
-  });
-
-  // Each look is a job: the models are asked for when somebody comes here, and not again.
-  async function loadModels() {
-    if (models || !endpoint.ready) return;
-    models = ask("openai/v1/models", undefined, { signal: AbortSignal.timeout(20_000) });
-    try {
-      const names = (await models).data.map(({ id }) => id);
-      model.replaceChildren(...names.map((name) => h("option", {}, name)));
-    } catch {
-      // A worker without this route is asked without a model.
-    }
-  }
-
-  function greet() {
-    const idea = (words) => h("button", { type: "button", onclick: () => say(words) }, words);
-    const hello = h("p", {}, "Say something to the worker.");
-    log.replaceChildren(h("div", { class: "hello" }, hello, IDEAS.map(idea)));
-  }
-
-  function say(words) {
-    text.value = words;
-    form.requestSubmit();
-  }
-
-  async function answer(signal) {
-    const question = text.value.trim();
-    if (!question) return;
-    await Promise.race([loadModels(), new Promise((done) => setTimeout(done, 2000))]);
-    text.value = "";
-    const about = { question, thought: "", words: "", facts: "interrupted", isWhole: false };
-    shown.push(about);
-    const [turn, thought, words, facts] = draw(about);
-    turn.classList.add("busy");
-    const watch = new Watch();
-    const clock = setInterval(() => watch.pieces || write(facts, `waiting … ${watch.whole()}`), 100);
-    let [reason, usage] = [null, null];
-    try {
-      const body = request([...turns(), { role: "user", content: question }]);
-      const response = await send(CHAT_ROUTE, body, { signal });
-      for await (const { data } of events(response.body)) {
-        about.isWhole = data === "[DONE]";
-        if (about.isWhole) break;
-        const part = JSON.parse(data);
-        if (part.error) throw new Error(sentence(part));
-        usage = part.usage ?? usage;
-        const { delta = {}, finish_reason } = part.choices?.[0] ?? {};
-        reason = finish_reason ?? reason;
-        const calls = delta.tool_calls ? JSON.stringify(delta.tool_calls) : "";
-        const said = (delta.content ?? "") + calls;
-        const thinks = delta.reasoning ?? delta.reasoning_content ?? "";
-        if (!said && !thinks) continue;
-        const follows = log.scrollHeight - log.scrollTop - log.clientHeight < 60;
-        words.append(said);
-        thought.append(thinks);
-        [about.words, about.thought] = [words.textContent, thought.textContent];
-        thought.hidden = !about.thought;
-        watch.piece();
-        write(facts, watch.text());
-        if (follows) log.scrollTop = log.scrollHeight;
-      }
-      if (!about.isWhole) throw new Error("The stream ended without [DONE]: its job may tell why.");
-    } catch (error) {
-      if (signal.aborted) reason = "stopped";
-      else turn.append(problem((about.problem = error.message)));
-    } finally {
-      clearInterval(clock);
-      turn.classList.remove("busy");
-      const spoken = watch.pieces ? watch.text(usage?.completion_tokens) : "";
-      about.facts = about.problem
-        ? `failed after ${watch.whole()}`
-        : [spoken, reason].filter(Boolean).join(" · ");
-      write(facts, about.facts);
-      keep();
-      log.scrollTop = log.scrollHeight;
-    }
-  }
-
-  /** Show a question with its answer, and return the elements that an answer grows in. */
-  function draw({ question, thought, words, facts, problem: wrong }) {
-    $(".hello", log)?.remove();
-    const parts = [
-      h("p", { class: "thought", hidden: !thought }, thought),
-      h("p", { class: "words" }, words),
-      h("small", {}, facts),
-    ];
-    const turn = h("div", { class: "turn assistant" }, parts, wrong && problem(wrong));
-    log.append(h("div", { class: "turn user" }, h("p", {}, question)), turn);
-    log.scrollTop = log.scrollHeight;
-    return [turn, ...parts];
-  }
-
-  const halt = runs(form, answer);
-  form.addEventListener("focusin", loadModels);
-  text.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
-    event.preventDefault();
-    form.requestSubmit();
-  });
-  $("#new-chat").addEventListener("click", () => {
-    halt();
-    [shown, models] = [[], null];
-    keep();
-    greet();
-    text.focus();
-  });
-  greet();
-  shown = JSON.parse(sessionStorage.getItem(TURNS)) ?? [];
-  shown.forEach(draw);
-  addEventListener("pagehide", () => $(".busy", log) && keep());
-  const next = () => [...turns(), { role: "user", content: text.value || IDEAS[0] }];
-  return { request: () => request(next()) };
-}
-
-function numbers(fields) {
-  const given = Object.entries(fields).filter(([, field]) => field.value !== "");
-  return Object.fromEntries(given.map(([name, field]) => [name, Number(field.value)]));
-}
-
-function json(field) {
-  try {
-    return JSON.parse(field.value);
-  } catch (error) {
-    throw new Error(`${field.name} is not JSON: ${error.message}`);
-  }
 }
 
 // --- native and raw ---------------------------------------------------------------------------

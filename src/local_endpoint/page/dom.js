@@ -42,6 +42,15 @@ export function list(parent, items, make, update) {
   }
 }
 
+/** Return JSON on lines of its own; what is none, as it is. */
+export function pretty(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
+}
+
 /** Show what is wrong: the sentence, and below it, smaller, the traceback it may come with. */
 export function problem(text) {
   const [first, ...rest] = text.trim().split("\n");

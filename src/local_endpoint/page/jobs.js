@@ -1,40 +1,50 @@
 // The table of jobs, and one job in detail with its time line.
 
 import { ask, isFinal, sentence } from "./api.js";
-import { $, $$, ago, bytes, copyButton, duration, h, list, problem, rate, svg, write } from "./dom.js";
+import { $, $$, ago, bytes, copyButton, duration, h, list, pretty, problem, rate, svg, write } from "./dom.js";
+import * as logs from "./log.js";
 
 const [BASE, BAR, TALLEST] = [70, 12, 46]; // of the time line, in pixels
 const MAX_POSTS_LISTED = 200;
+const NO_JOBS = "No job yet. Send one under Try it, or point a client at the base URL above.";
 const KINDS = { run: "/run", sync: "/runsync", openai: "/openai" };
 
 let chosen = null; // the id of the job in detail
 let drawn = ""; // what of it is drawn already
 
-export function show(jobs) {
+/** Show the latest jobs of all states, or those of the one that is chosen. */
+export async function show(latest) {
+  const status = $("#job-filter").value;
+  const { jobs } = status ? await ask(`/control/jobs?status=${status}`) : { jobs: latest };
+  if (status !== $("#job-filter").value) return;
   list($("#job-rows"), jobs, row, update);
   $("#no-jobs").hidden = jobs.length > 0;
+  write($("#no-jobs"), status ? `No job is ${status}.` : NO_JOBS);
   write($("#job-count"), jobs.length ? `the latest ${jobs.length}` : "");
-  const job = jobs.find(({ id }) => id === chosen);
+  const job = [...jobs, ...latest].find(({ id }) => id === chosen);
   if (!job) return;
   const look = [job.status, job.posts, isFinal(job.status) || job.submitted_s_ago].join();
-  if (look !== drawn) detail();
+  if (look === drawn || !$("#job").clientWidth) return; // nothing new, or behind another tab
   drawn = look;
+  detail();
 }
 
 function row({ id }) {
   const toggle = () => choose(chosen === id ? null : id);
   const open = h("button", { class: "link", title: id, "aria-controls": "job" });
   const numbers = Array.from({ length: 6 }, () => h("td", { class: "n" }));
-  const [badge, route] = [h("span", { class: "badge" }), h("small")];
-  const job = h("td", {}, open, route);
+  const [badge, route] = [h("span", { class: "badge" }), h("small", { class: "route" })];
+  const job = h("td", {}, open, route, h("small", { class: "reason" }));
   return h("tr", { onclick: toggle, "data-id": id }, h("td", {}, badge), job, numbers);
 }
 
 function update(node, job) {
-  const [badge, open, route] = [$(".badge", node), $("button", node), $("small", node)];
+  const [badge, open] = [$(".badge", node), $("button", node)];
+  const [route, reason] = [$(".route", node), $(".reason", node)];
   write(badge, job.status);
   badge.dataset.status = job.status;
-  badge.title = job.error ? sentence(job.error).split("\n")[0] : "";
+  write(reason, job.error ? sentence(job.error).trim().split("\n")[0] : "");
+  reason.title = reason.textContent;
   write(open, job.id.replace("sync-", "").slice(0, 8));
   write(route, job.route ?? KINDS[job.kind]);
   route.title = route.textContent;
@@ -93,7 +103,7 @@ function draw(job) {
   };
   const more = (name, content, title = name) =>
     h("details", { "data-name": name, open: wasOpen.includes(name) }, h("summary", {}, title), content);
-  const code = (text) => h("pre", { class: "code" }, pretty(text));
+  const code = (text) => h("pre", { class: "code" }, pretty(text) ?? "none");
   place.replaceChildren(
     ...[
       h("div", { class: "bar" },
@@ -101,6 +111,7 @@ function draw(job) {
         copyButton(() => job.id, "the job's id"),
         !isFinal(job.status) && act("Cancel"),
         ["FAILED", "TIMED_OUT"].includes(job.status) && act("Retry"),
+        job.worker_id && h("button", { type: "button", onclick: () => logs.open(job.worker_id) }, "Log"),
         h("button", { type: "button", "aria-label": "Close details", onclick: () => choose(null) }, "✕")),
       h("ol", { class: "steps" }, job.states.map(({ t, status }) =>
         h("li", { "data-status": status }, status, h("small", {}, `+${duration(t)}`)))),
@@ -121,14 +132,6 @@ function facts({ worker_id, tokens, tokens_reported, tokens_per_s, bytes: size }
   const count = tokens ? `${about}${tokens} tokens` : "";
   const speed = tokens_per_s ? `${rate(tokens_per_s)} tokens/s` : "";
   return [worker_id && `worker ${worker_id}`, count, speed, bytes(size)].filter(Boolean).join(" · ");
-}
-
-function pretty(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text ?? "none"; // a string, or cut short
-  }
 }
 
 function posts({ stream }) {

@@ -1,7 +1,20 @@
-// The current request as something to paste into a terminal or an editor.
+// The current request as something to paste into a terminal or an editor, for here or for RunPod.
 
 import { endpoint } from "./api.js";
 
+const ON_RUNPOD = "https://api.runpod.ai/v2/<ENDPOINT_ID>";
+
+export const places = {
+  here: endpoint,
+  runpod: {
+    id: "<ENDPOINT_ID>",
+    url: ON_RUNPOD,
+    openai_url: `${ON_RUNPOD}/openai/v1`,
+    api_key: "<RUNPOD_API_KEY>",
+  },
+};
+
+const base = ({ url }) => url.slice(0, url.lastIndexOf("/"));
 const quote = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 
 function python(value, indent = "") {
@@ -19,20 +32,20 @@ function python(value, indent = "") {
   return `${open}\n${parts.map((part) => `${deeper}${part},\n`).join("")}${indent}${close}`;
 }
 
-const curl = (url, body, options = "") => `curl ${options}${url} \\
-  -H ${quote(`Authorization: Bearer ${endpoint.api_key}`)} \\
+const curl = (url, key, body, options = "") => `curl ${options}${quote(url)} \\
+  -H ${quote(`Authorization: Bearer ${key}`)} \\
   -H 'Content-Type: application/json' \\
   -d ${quote(JSON.stringify(body, null, 2))}
 `;
 
-export function chat(body) {
-  const options = Object.entries(body).map(([key, value]) => `    ${key}=${python(value, "    ")},`);
-  if (!body.model) options.unshift('    model="",');
+export function chat(body, { openai_url: url, api_key: key }) {
+  const named = { model: "", ...body };
+  const options = Object.entries(named).map(([name, value]) => `    ${name}=${python(value, "    ")},`);
   return {
-    curl: curl(`${endpoint.openai_url}/chat/completions`, body, "-N "),
+    curl: curl(`${url}/chat/completions`, key, body, "-N "),
     python: `import openai
 
-client = openai.OpenAI(base_url="${endpoint.openai_url}", api_key="${endpoint.api_key}")
+client = openai.OpenAI(base_url="${url}", api_key="${key}")
 stream = client.chat.completions.create(
 ${options.join("\n")}
 )
@@ -40,22 +53,49 @@ for part in stream:
     for choice in part.choices:
         print(choice.delta.content or "", end="", flush=True)
 `,
+    javascript: `import OpenAI from "openai";
+
+const client = new OpenAI({ baseURL: "${url}", apiKey: "${key}" });
+const stream = await client.chat.completions.create(${JSON.stringify(named, null, 2)});
+for await (const { choices } of stream) {
+  for (const { delta } of choices) process.stdout.write(delta.content ?? "");
+}
+`,
   };
 }
 
-export function raw({ mode, input }) {
-  const request = python({ input });
+export function raw({ mode, input }, place) {
+  const { id, url, api_key: key } = place;
+  const inPython = python({ input });
+  const inJavaScript = JSON.stringify({ input }, null, 2);
   const use = {
-    run: `job = endpoint.run(${request})\nfor part in job.stream():\n    print(part)\nprint(job.status())\n`,
-    runsync: `print(endpoint.run_sync(${request}))\n`,
-  };
+    run: {
+      python: `job = endpoint.run(${inPython})
+for part in job.stream():
+    print(part)
+print(job.status())
+`,
+      javascript: `const { id } = await endpoint.run(${inJavaScript});
+for await (const part of endpoint.stream(id)) console.log(part.output);
+console.log(await endpoint.status(id));
+`,
+    },
+    runsync: {
+      python: `print(endpoint.run_sync(${inPython}))\n`,
+      javascript: `console.log(await endpoint.runSync(${inJavaScript}));\n`,
+    },
+  }[mode];
   return {
-    curl: curl(`${endpoint.url}/${mode}`, { input }),
+    curl: curl(`${url}/${mode}`, key, { input }),
     python: `import runpod
 
-runpod.endpoint_url_base = "${endpoint.url.slice(0, endpoint.url.lastIndexOf("/"))}"
-endpoint = runpod.Endpoint("${endpoint.id}", api_key="${endpoint.api_key}")
-${use[mode]}`,
+runpod.endpoint_url_base = "${base(place)}"
+endpoint = runpod.Endpoint("${id}", api_key="${key}")
+${use.python}`,
+    javascript: `import runpodSdk from "runpod-sdk";
+
+const endpoint = runpodSdk("${key}", { baseUrl: "${base(place)}" }).endpoint("${id}");
+${use.javascript}`,
   };
 }
 
