@@ -32,7 +32,7 @@ def application(endpoint: Endpoint) -> web.Application:
     # `wire.read` has the limits on the size of bodies.
     app = web.Application(middlewares=[Gate(endpoint).admit], client_max_size=2**40)
     sides: list[type[Side]] = [ControlSide]
-    if endpoint.balancer is None:  # whose requests `Gate` hands on: they may have any address
+    if endpoint.balancer is None:  # else `Gate` passes requests on, whatever their address
         sides += [WorkerSide, PublicSide, OpenAISide]
     for side in sides:
         app.add_routes(side(endpoint).routes())
