@@ -191,6 +191,8 @@ class LoadBalancer:
         self._jobs.passed_on(job, len(data), tokens, events)
         post = Post(time.monotonic(), len(data), text, worker.id)
         self._recording.posted("stream", job.id, post)
+        if text.endswith("data: [DONE]\n\n"):  # after which OpenAI's client leaves at once
+            self._jobs.end(job, Status.COMPLETED)
 
 
 async def _pieces(request: web.Request, limit: int) -> AsyncIterator[bytes]:

@@ -75,6 +75,15 @@ async def events(request):
     return response
 
 
+@routes.get("/done")
+async def done(request):
+    response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+    await response.prepare(request)
+    await response.write(b"data: [DONE]\n\n")
+    await releases.get()
+    return response
+
+
 @routes.get("/hold")
 async def hold(_request):
     global clients_that_left

@@ -209,6 +209,16 @@ def test_client_leaves(shared: Client, path: str) -> None:
     assert row["status"] == "CANCELLED"
 
 
+def test_client_leaves_after_the_last_event(client: Client) -> None:
+    """A client that leaves after [DONE], as OpenAI's does, has cancelled nothing."""
+    client.serve()
+    with client.get("/done", stream=True) as stream:
+        next(stream.iter_content(None))
+    client.get("/answer/200")
+
+    assert client.rows()[-1]["status"] == "COMPLETED"
+
+
 def test_least_busy(client: Client) -> None:
     """A request goes to the worker with the fewest running ones."""
     client.serve(workers=2)
