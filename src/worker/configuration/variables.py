@@ -128,6 +128,7 @@ class Own(Limits):
         "RunPod's load-balancing endpoints and outside RunPod; `auto`, as jobs where RunPod sends "
         "some, else over HTTP.",
         choices=("queue", "load_balancer", "auto"),
+        http=True,
     )
     port: int = variable(80, "Where HTTP requests are answered.", least=1, most=65535, http=True)
     port_health: int = variable(
