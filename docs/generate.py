@@ -16,9 +16,10 @@ sys.path.insert(0, str(HERE.parent / "src"))
 ARGUMENTS, sys.argv[1:] = sys.argv[1:], ["--help"]
 
 import hub  # noqa: E402
+from prometheus_client import REGISTRY  # noqa: E402
 
 from local_endpoint import knobs  # noqa: E402
-from worker import sentences  # noqa: E402
+from worker import metrics, sentences  # noqa: E402, F401 - the first registers its own
 from worker.configuration.retired import RETIRED  # noqa: E402
 from worker.configuration.variables import ALIASES, VARIABLES  # noqa: E402
 from worker.engine import command_line  # noqa: E402
@@ -109,6 +110,22 @@ def knobs_page() -> str:
         for one in knobs.describe()
     )
     return f"{KNOBS}\n{_table(('Knob', 'Accepts', 'Default', 'Basis', 'Meaning'), rows)}"
+
+
+# The table in docs/operate.md; the rest of that page is written by hand.
+BEGINNING, END = "<!-- The table is written by docs/generate.py. -->\n\n", "\n<!-- Its end. -->"
+
+
+def operate_page() -> str:
+    """Return docs/operate.md with the table of the worker's metrics."""
+    rows = (
+        (f"`{one.name}{'_total' * (one.type == 'counter')}`", one.type, one.documentation)
+        for one in REGISTRY.collect()
+        if one.name.startswith("worker_")
+    )
+    before, _, after = (HERE / "operate.md").read_text(encoding="utf-8").partition(BEGINNING)
+    table = _table(("Metric", "Type", "Meaning"), rows)
+    return f"{before}{BEGINNING}{table}{END}{after.partition(END)[2]}"
 
 
 PARAMETERS_INTRO = """\
@@ -272,6 +289,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "parameters.md": parameters_page,
     "local-endpoint-knobs.md": knobs_page,
+    "operate.md": operate_page,
     "../.runpod/hub.json": hub.listing,
     "../.runpod/tests.json": hub.tests,
 }

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ctypes
 import os
+import re
 import shlex
 import signal
 import sys
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-PHASE = "phase: "
+PHASE = re.compile(r'(?:\{.*"message": ")?phase: ([^"]+)')  # as text, or in a log of JSON lines
 MAX_READ = 2**20  # bytes of a log at once
 MAX_SHOWN = 2**17  # bytes of a log that are given out at once
 TAIL_LINES = 20
@@ -85,8 +86,8 @@ class Process:
         new = _lines(self.log, self.log_read, MAX_READ)
         self.log_read += len(new)
         for line in new.decode(errors="replace").splitlines():
-            if line.startswith(PHASE):
-                self.phase = line.removeprefix(PHASE).strip()
+            if found := PHASE.match(line):
+                self.phase = found[1].strip()
         return self.phase
 
     def signal_it(self, number: signal.Signals) -> None:

@@ -13,8 +13,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from worker.configuration.environ import BAKED, make_folders, process_environ, speaks_http
+from worker.configuration.environ import BAKED, process_environ, speaks_http
 from worker.errors import StartError
+from worker.logs import to_stderr, write_json
 from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
@@ -26,6 +27,7 @@ HAS_GPU = any(Path(device).exists() for device in DEVICES)
 # Here, because the engine's processes import this file before vLLM, as the worker does. On a CPU
 # each would say, three times, that Triton is absent, which only GPUs need.
 hide_in_logs()
+write_json(os.environ.get("LOG_FORMAT", ""))
 if not HAS_GPU:
     for name in ("triton_utils.importing", "platforms.cpu", "config.vllm"):
         logging.getLogger(f"vllm.{name}").addFilter(
@@ -68,12 +70,12 @@ def main() -> int:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        make_folders(os.environ)
         if not is_serving and not HAS_GPU:
             # Else vLLM built for a GPU knows no device, and its parser fails.
             os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
         start, ports = Startup(), None
         if is_serving:
+            to_stderr()
             # Until the SDK takes it over; a process with the id 1 would ignore the signal.
             signal.signal(signal.SIGTERM, lambda *_: leave(128 + signal.SIGTERM))
             if speaks_http(environ):

@@ -78,6 +78,8 @@ class Outbox(Generic[T]):
         self._bytes = 0
         self.envelope_bytes = 0  # what every batch weighs beside its items
         self.sent_bytes = 0
+        self.sent_tokens = 0
+        self.waited_s = 0.0  # the oldest item of each batch, together
         self._closed = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
@@ -167,6 +169,7 @@ class Outbox(Generic[T]):
         enough = sizes.max if sizes.max_delay_s else int(self._target)
         batch: list[T] = []
         batch_tokens = batch_bytes = 0
+        self.waited_s += asyncio.get_running_loop().time() - self._queue[0][3]
         while self._queue:
             item, tokens, size_bytes, _ = self._queue[0]
             if batch and batch_bytes + size_bytes > sizes.max_bytes:
@@ -181,6 +184,7 @@ class Outbox(Generic[T]):
         self._tokens -= batch_tokens
         self._bytes -= batch_bytes
         self.sent_bytes += batch_bytes + self.envelope_bytes
+        self.sent_tokens += batch_tokens
         if batch_tokens:
             self._target = min(self._target * sizes.growth, sizes.max)
         return batch

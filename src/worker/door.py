@@ -7,7 +7,6 @@ There are no batches here, and an error has a status of its own.
 
 import asyncio
 import hmac
-import logging
 import uuid
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,8 +21,9 @@ from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
 from worker.errors import EngineDied, RequestError, unforeseen
 from worker.facts import Limits
-from worker.handler import FAILED, begin
+from worker.handler import begin
 from worker.openai.replies import frame, in_dialect
+from worker.record import Record
 
 NATIVE = "/native"
 EACH = BatchSizes(min=1, max=1, growth=1.0, max_delay_s=0)
@@ -34,8 +34,6 @@ _OURS = frozenset(
     {b"authorization", b"connection", b"content-length", b"content-type", b"host", b"origin"}
     | {b"transfer-encoding", b"x-request-id"}
 )
-
-log = logging.getLogger("worker")
 
 
 class Door:
@@ -69,39 +67,57 @@ class Door:
             await self._answer(scope, headers, receive, reply)
         except ClientDisconnect:
             pass
-        except RequestError as error:
-            log.warning(FAILED, reply.request_id, error.type, error.message)
-            self.lost += isinstance(error, EngineDied)
-            await reply.fail(in_dialect(scope["path"], error))
-        except Exception as error:
-            await reply.fail(in_dialect(scope["path"], unforeseen(error)))
         finally:
             self.running.discard(task)
 
     async def _answer(self, scope: Any, headers: Headers, receive: Any, reply: "_Reply") -> None:
-        self._check_key(headers)
-        if self.is_closed:
-            raise EngineDied()
+        path = scope["path"]
+        refused = None
+        try:
+            self._check_key(headers)
+            if self.is_closed:
+                raise EngineDied()
+            body = await self._body(headers, receive)
+            asked = self._read(scope, body, reply.request_id)
+        except RequestError as error:
+            given = None if path == NATIVE else {"route": path}
+            asked = request.outline({"id": reply.request_id, "input": given}, EACH)
+            refused = error
+        call = self._dialect(asked)
+        with Record(asked, call) as record:
+            reply.record = record
+            leaving = asyncio.create_task(_left(receive))
+            leaving.add_done_callback(lambda _: None if reply.is_whole else record.cancelled())
+            try:
+                if refused is not None:
+                    raise refused
+                if isinstance(asked, request.NativeRequest):
+                    await _answer_native(call, asked, leaving, reply)
+                else:
+                    others = [
+                        (name, value) for name, value in scope["headers"] if name not in _OURS
+                    ]
+                    await call.pass_on(others, leaving, reply)
+            except Exception as error:
+                told = error if isinstance(error, RequestError) else unforeseen(error)
+                record.failed(told)
+                self.lost += isinstance(told, EngineDied)
+                await reply.fail(in_dialect(path, told))
+            finally:
+                leaving.cancel()
+
+    def _read(self, scope: Any, body: Any, request_id: str) -> request.Request:
         query = scope["query_string"].decode("latin-1")
         path, method = scope["path"], scope["method"]
-        body = await self._body(headers, receive)
-        form = body if isinstance(body, request.Form) else None
-        given = {"route": path + (f"?{query}" if query else ""), "method": method}
         if path == NATIVE and method == "POST":
-            given = body
-        elif form is None:
-            given["body"] = body
-        asked = request.read({"id": reply.request_id, "input": given}, EACH, self._limits)
-        leaving = asyncio.create_task(_left(receive))
-        try:
-            if isinstance(asked, request.NativeRequest):
-                await _answer_native(self._dialect(asked), asked, leaving, reply)
-                return
-            asked = replace(asked, body=form) if form else asked
-            others = [(name, value) for name, value in scope["headers"] if name not in _OURS]
-            await self._dialect(asked).pass_on(others, leaving, reply)
-        finally:
-            leaving.cancel()
+            return request.read({"id": request_id, "input": body}, EACH, self._limits)
+        given = {"route": path + (f"?{query}" if query else ""), "method": method}
+        if isinstance(body, request.Form):
+            asked = request.read({"id": request_id, "input": given}, EACH, self._limits)
+            assert isinstance(asked, request.RouteRequest)
+            return replace(asked, body=body)
+        given["body"] = body
+        return request.read({"id": request_id, "input": given}, EACH, self._limits)
 
     def _check_key(self, headers: Headers) -> None:
         kind, _, key = headers.get("authorization", "").partition(" ")
@@ -147,7 +163,7 @@ async def _answer_native(
     call: Any, asked: request.NativeRequest, leaving: asyncio.Task[None], reply: "_Reply"
 ) -> None:
     outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
-    answering = begin(call, outbox)
+    answering = begin(call.answer(outbox), outbox)
     leaving.add_done_callback(lambda _: answering.cancel())
     try:
         whole: list[Any] = []
@@ -176,15 +192,29 @@ class _Reply:
     def __init__(self, send: Any, request_id: str) -> None:
         self._send = send
         self.request_id = request_id
+        self.record: Record | None = None
         self.has_begun = False
+        self.is_whole = False
+        self.sent_tokens = 0  # pieces, which are not looked into
+        self.sent_bytes = 0
+        self.waited_s = 0.0
 
     async def __call__(self, message: Any) -> None:
         """Send an ASGI message."""
-        if message["type"] == "http.response.start":
+        if message["type"] == "http.response.body":
+            self._count(message)
+        else:
             self.has_begun = True
             named = (b"x-request-id", self.request_id.encode("latin-1", errors="replace"))
             message["headers"] = [*message["headers"], named]
         await self._send(message)
+
+    def _count(self, message: Any) -> None:
+        self.is_whole = not message.get("more_body", False)
+        self.sent_bytes += len(message["body"])
+        if message["body"] and self.record is not None:
+            self.sent_tokens += 1
+            self.record.posted(self)
 
     async def event(self, content: bytes, *, is_last: bool = False) -> None:
         """Send an event of a stream, the first one with what stands before it."""

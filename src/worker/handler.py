@@ -7,18 +7,14 @@ drains it: so an answer can be stopped at any moment, also while a batch is bein
 """
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
 from worker.errors import EngineDied, RequestError, too_large, unforeseen
 from worker.facts import Limits
-
-log = logging.getLogger("worker")
-
-FAILED = "job %s failed, %s: %s"
+from worker.record import Record, Usage
 
 
 class Call(Protocol):
@@ -32,6 +28,10 @@ class Call(Protocol):
 
     def failure(self, error: RequestError) -> list[Any]:
         """Return what is yielded when the job fails, in order."""
+
+    @property
+    def usage(self) -> Usage:
+        """Say how many tokens it took, as far as is known."""
 
 
 class Handler:
@@ -71,35 +71,39 @@ class Handler:
         self.running.add(task)
         task.add_done_callback(self.running.discard)
         try:
-            asked = request.read(job, self._sizes, self._limits)
+            asked, refused = request.read(job, self._sizes, self._limits), None
         except RequestError as error:
-            log.warning(FAILED, job.get("id"), error.type, error.message)
-            for value in self._dialect(request.outline(job, self._sizes)).failure(error):
-                yield value
-            return
+            asked, refused = request.outline(job, self._sizes), error
         call = self._dialect(asked)
         outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
-        answering = begin(call, outbox)
+        answering = begin(_refuse(refused) if refused else call.answer(outbox), outbox)
         # The SDK stops a job by cancelling its task, mostly while this generator is suspended at
         # a yield: then nothing in here runs, and only the task's own callback hears of it.
         task.add_done_callback(lambda _: answering.cancel())
-        try:
-            while (items := await outbox.next()) is not None:
-                if outbox.sent_bytes > self._max_result_bytes:
-                    raise too_large(outbox.sent_bytes, self._max_result_bytes)
-                yield call.join(items)
-        except RequestError as error:
-            log.warning(FAILED, asked.job_id, error.type, error.message)
-            self.lost += isinstance(error, EngineDied)
-            for value in call.failure(error):
-                yield value
-        finally:
-            answering.cancel()
+        with Record(asked, call) as record:
+            try:
+                while (items := await outbox.next()) is not None:
+                    if outbox.sent_bytes > self._max_result_bytes:
+                        raise too_large(outbox.sent_bytes, self._max_result_bytes)
+                    value = call.join(items)
+                    record.posted(outbox)
+                    yield value
+            except RequestError as error:
+                record.failed(error)
+                self.lost += isinstance(error, EngineDied)
+                for value in call.failure(error):
+                    yield value
+            finally:
+                answering.cancel()
 
 
-def begin(call: Call, outbox: Outbox[Any]) -> asyncio.Task[None]:
+async def _refuse(error: RequestError) -> None:
+    raise error
+
+
+def begin(answer: Coroutine[Any, Any, None], outbox: Outbox[Any]) -> asyncio.Task[None]:
     """Answer into the outbox, which is closed at the end; cancelling the task aborts."""
-    answering = asyncio.create_task(call.answer(outbox))
+    answering = asyncio.create_task(answer)
     answering.add_done_callback(lambda ended: outbox.close(_reason(ended)))
     return answering
 

@@ -15,6 +15,7 @@ from worker.errors import EngineDied, RequestError
 from worker.handler import Handler
 from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
+from worker.record import Usage
 from worker.request import NativeRequest, Request
 
 pytestmark = pytest.mark.timeout(20)
@@ -48,6 +49,10 @@ class Dialect:
 
     def failure(self, error: RequestError) -> list[Any]:
         return ["frame", error.told()]
+
+    @property
+    def usage(self) -> Usage:
+        return Usage(3, 2)
 
 
 def handler(answer: Answer, max_result_bytes: int = 1000) -> Handler:

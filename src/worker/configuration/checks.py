@@ -120,6 +120,10 @@ def suspect(environ: Mapping[str, str], found: Findings, *, http: bool) -> None:
         )
     if is_no_token(environ):
         found.warnings.append("HF_TOKEN holds no token (one starts with hf_), and is ignored.")
+    if environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        found.warnings.append(
+            "PROMETHEUS_MULTIPROC_DIR is ignored: all metrics are counted in one process."
+        )
     base = base_path(environ)
     if base and not os.access(existing_parent(base), os.W_OK):
         found.warnings.append(

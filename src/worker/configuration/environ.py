@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,14 +38,14 @@ def process_environ(
     nothing asked for beside it, the hub is switched off and the image's cache is the hub's.
     """
     # VLLM_API_KEY would put a password in front of the app that this process calls itself;
-    # the others are our names in vLLM's namespace, and vLLM complains about names it does not know.
-    taken = ("VLLM_API_KEY", CONFIG_FILE, EXTRA_ARGS, "VLLM_CPU_FRACTION")
+    # the next are our names in vLLM's namespace, and vLLM complains about names it does not know.
+    # With the last every count would go through a file, for processes that this worker has not.
+    ours = (CONFIG_FILE, EXTRA_ARGS, "VLLM_CPU_FRACTION")
+    counts = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+    taken = ("VLLM_API_KEY", *ours, *counts)
     changes: dict[str, str | None] = {name: None for name in taken if name in environ}
-    # huggingface_hub and prometheus_client take an empty text, as a form sends it, for a value.
-    places = (
-        *("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME"),
-        "PROMETHEUS_MULTIPROC_DIR",
-    )
+    # huggingface_hub takes an empty text, as a form sends it, for a value.
+    places = ("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
     changes |= {name: None for name in places if environ.get(name) == ""}
     base = base_path(environ)
     if base and os.access(existing_parent(base), os.W_OK):
@@ -71,19 +70,6 @@ def process_environ(
     if is_no_token(environ):
         changes["HF_TOKEN"] = None
     return changes
-
-
-def make_folders(environ: Mapping[str, str]) -> None:
-    """Make what must exist before vLLM counts anything. Raises SettingsError with a sentence."""
-    name = "PROMETHEUS_MULTIPROC_DIR"
-    try:
-        if environ.get(name):
-            Path(environ[name]).mkdir(parents=True, exist_ok=True)
-            tempfile.TemporaryFile(dir=environ[name]).close()
-    except OSError as error:
-        raise SettingsError(
-            f"{name}={environ[name]!r} must be a folder that can be written: {error.strerror}"
-        ) from None
 
 
 def speaks_http(environ: Mapping[str, str]) -> bool:

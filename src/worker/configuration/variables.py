@@ -35,7 +35,7 @@ class Variable:
     @property
     def kind(self) -> str:
         kinds = {bool: "switch", int: "whole number", float: "number", tuple: "list"}
-        return kinds.get(type(self.default), "text")
+        return kinds.get(type(self.default), " or ".join(self.choices) or "text")
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,26 +43,24 @@ class Variable:
 
     def read(self, text: str) -> Any:
         """Return the value. Raises ValueError with the end of a sentence."""
+        if self.choices:
+            text = text.strip().lower()
+            if text not in self.choices:
+                raise ValueError(f"must be {self.kind}")
+            return text
         match self.kind:
             case "switch":
                 return spelling.boolean(text)
             case "list":
                 return _paths(text)
             case "text":
-                return self._chosen(text.strip())
+                return text.strip()
         number = read_number(text, int if self.kind == "whole number" else float)
         if self.least is not None and number < self.least:
             raise ValueError(f"must be at least {self.least:g}")
         if self.most is not None and number > self.most:
             raise ValueError(f"must be at most {self.most:g}")
         return number
-
-    def _chosen(self, text: str) -> str:
-        if not self.choices:
-            return text
-        if text.lower() not in self.choices:
-            raise ValueError(f"must be one of {', '.join(self.choices)}")
-        return text.lower()
 
 
 @dataclass(frozen=True)
@@ -157,6 +155,18 @@ class Own(Limits):
         "How long HTTP requests may go on after SIGTERM, in seconds; no new ones are taken.",
         least=0,
         http=True,
+    )
+    metrics_port: int = variable(
+        0,
+        "The port on which Prometheus gets vLLM's metrics and the worker's, by HTTP. 0: none. "
+        "A job of the route `/metrics` gets them too.",
+        least=0,
+        most=65535,
+    )
+    log_format: str = variable(
+        "text",
+        "json: write the log as one JSON object a line, the worker's lines and vLLM's alike.",
+        choices=("text", "json"),
     )
     startup_timeout_s: int = variable(
         1800,

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from worker.errors import RequestError
+from worker.metrics import TURN_WAIT
 from worker.processor.order import Order
 
 log = logging.getLogger("worker")
@@ -50,10 +51,11 @@ class _Slots:
             )
         held = 0
         try:
-            async with self._entrance:
-                for _ in range(count):
-                    await self._free.acquire()
-                    held += 1
+            with TURN_WAIT.labels(self._variable).time():
+                async with self._entrance:
+                    for _ in range(count):
+                        await self._free.acquire()
+                        held += 1
             yield
         finally:
             for _ in range(held):

@@ -15,6 +15,7 @@ from worker.generation.turns import Turns
 from worker.native.reply import LISTS, Piece
 from worker.native.writing import Writer, text_only
 from worker.processor.order import Order
+from worker.record import Usage
 from worker.request import NativeRequest, Prompt
 from worker.routines.healing import heal
 
@@ -101,6 +102,11 @@ class NativeCall:
     def failure(self, error: RequestError) -> list[Any]:
         """Return the job's error: in this dialect the stream says nothing of it."""
         return [error.told()]
+
+    @property
+    def usage(self) -> Usage:
+        """Say how many tokens went in, and how many have left."""
+        return Usage(self._input_tokens, self._output_tokens) if self._choices else Usage()
 
     def _reply(self) -> dict[str, Any]:
         """Return a yield with nothing new in it."""

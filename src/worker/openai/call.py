@@ -24,6 +24,7 @@ from worker.openai.exchange import Exchange, ForClient, ForJob, run
 from worker.openai.replies import frame, hint, in_dialect
 from worker.openai.routes import Route, Routes
 from worker.processor.reports import Report
+from worker.record import Usage
 from worker.request import Form, RouteRequest, count_prompts
 from worker.sentences import shown
 
@@ -62,6 +63,12 @@ class RouteCall:
         self._model = model
         self._raw = raw
         self._errors_as_output = errors_as_output
+        self._exchange: Exchange | None = None
+
+    @property
+    def usage(self) -> Usage:
+        """What the answer has said so far of its tokens."""
+        return self._exchange.usage if self._exchange else Usage()
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         """Call the app and put its events, or its one reply, into the outbox.
@@ -110,6 +117,7 @@ class RouteCall:
     async def _run(
         self, path: str, query: str, method: str, headers: Headers, exchange: Exchange
     ) -> None:
+        self._exchange = exchange
         noted: list[Exception] = []
         scope = {
             NOTED: noted,

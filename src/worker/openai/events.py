@@ -4,6 +4,8 @@ from typing import Any
 
 import msgspec
 
+from worker.record import Usage
+
 
 class EventSplitter:
     """Cuts a stream of bytes into whole SSE events; an event ends with an empty line."""
@@ -35,6 +37,20 @@ class _Event(msgspec.Struct):
     error: Any = None
 
 
+class _Usage(msgspec.Struct):
+    prompt_tokens: int | None = None
+    input_tokens: int | None = None
+    completion_tokens: int | None = None
+    output_tokens: int | None = None
+
+
+class _Telling(msgspec.Struct):
+    usage: _Usage | None = None
+    message: "_Telling | None" = None
+    response: "_Telling | None" = None
+
+
+_told = msgspec.json.Decoder(_Telling).decode
 _decode = msgspec.json.Decoder(_Event).decode
 
 
@@ -58,6 +74,30 @@ def weigh(event: bytes) -> tuple[int, Any]:
     else:
         carries = parsed.type.endswith("delta")
     return int(carries), None
+
+
+def usage_in(event: bytes, before: Usage) -> Usage:
+    """Return what the events of a stream say of its tokens, with one more event."""
+    now = usage_of(payload(event))
+    return Usage(
+        before.prompt if now.prompt is None else now.prompt,
+        before.output if now.output is None else now.output,
+    )
+
+
+def usage_of(reply: bytes) -> Usage:
+    """Return what a reply or an event says of its tokens, in the words of any of vLLM's routes."""
+    try:
+        told = _told(reply)
+    except msgspec.DecodeError:
+        return Usage()
+    for place in (told, told.message, told.response):
+        if place is not None and (said := place.usage) is not None:
+            return Usage(
+                said.input_tokens if said.prompt_tokens is None else said.prompt_tokens,
+                said.output_tokens if said.completion_tokens is None else said.completion_tokens,
+            )
+    return Usage()
 
 
 def is_comment(event: bytes) -> bool:

@@ -6,9 +6,17 @@ from typing import Any
 
 from worker.batching import Outbox, weight
 from worker.errors import RequestError
-from worker.openai.events import EventSplitter, is_comment, weigh, written_bytes
+from worker.openai.events import (
+    EventSplitter,
+    is_comment,
+    usage_in,
+    usage_of,
+    weigh,
+    written_bytes,
+)
 from worker.openai.replies import value_of
 from worker.processor.reports import Report, refuse_failure
+from worker.record import Usage
 
 Message = dict[str, Any]
 
@@ -23,6 +31,7 @@ class Exchange:
         self.streams = False
         self.content = bytearray()
         self.error: Any = None
+        self.usage = Usage()
         self._body: bytes | None = body
         self._report = report
         self._failure: RequestError | None = None
@@ -97,6 +106,7 @@ class ForJob(Exchange):
     async def finish(self) -> None:
         if not self.streams:
             value = value_of(self.headers, bytes(self.content))
+            self.usage = usage_of(bytes(self.content))
             self._outbox.put(value, 0, weight(value))
 
     def _put(self, event: bytes) -> None:
@@ -106,6 +116,8 @@ class ForJob(Exchange):
             if self._comments:
                 self._outbox.put_ahead(event, written_bytes(event))
             return
+        if b'"usage"' in event:
+            self.usage = usage_in(event, self.usage)
         tokens, self.error = weigh(event)
         if not self.error:  # it is told in the dialect of the route, and is the end
             self._outbox.put(event, tokens, written_bytes(event))
@@ -133,10 +145,15 @@ class ForClient(Exchange):
             return
         if b'"error"' in content:  # in a text its quotes would be escaped
             content = self._without_errors(content)
+        if b'"usage"' in content:
+            for event in EventSplitter().feed(content):
+                self.usage = usage_in(event, self.usage)
         if content:
             await self._forward(content, more_body=True)
 
     async def finish(self) -> None:
+        if not self.streams:
+            self.usage = usage_of(bytes(self.content))
         await self._forward(bytes(self.content), more_body=False)
 
     def _without_errors(self, content: bytes) -> bytes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from worker import __version__
 from worker.errors import SettingsError, StartError, WorkerError
+from worker.logs import say
 from worker.sentences import hide
 
 if TYPE_CHECKING:  # the command line imports this room before it may import vLLM
@@ -56,15 +57,15 @@ def fail(error: BaseException, tell: Callable[[str], None] | None = None) -> NoR
         sentences = [hide(problem) for problem in error.problems]
     else:
         if not isinstance(error, WorkerError):
-            print(hide("".join(traceback.format_exception(error))), file=sys.stderr)
+            say("".join(traceback.format_exception(error)), is_error=True)
             error = StartError(f"The start failed unexpectedly: {type(error).__name__}: {error}")
         # vLLM's sentence about an unknown architecture ends with the hundreds that it knows; such a
         # model is mostly too new for these versions.
         sentences = [textwrap.shorten(hide(str(error)), 1000)]
     for sentence in sentences:
-        print(f"error: {sentence}", file=sys.stderr)
+        say(f"error: {sentence}", is_error=True)
     if not isinstance(error, SettingsError):
-        print(versions(), file=sys.stderr)
+        say(versions(), is_error=True)
     if tell is not None:
         with contextlib.suppress(Exception):
             tell(" ".join(sentences))

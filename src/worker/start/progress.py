@@ -8,6 +8,8 @@ from itertools import pairwise
 
 import psutil
 
+from worker.logs import say
+
 # What counts as getting on, over all processes: bytes read, written, or taken into memory. The
 # watch's own reading stays far below it.
 STEP_BYTES = 16_000_000
@@ -25,7 +27,7 @@ class Startup:
     def phase(self, name: str) -> None:
         """Say what the start does now; the local endpoint shows these lines."""
         self._phases.append((name, time.monotonic()))
-        print(f"phase: {name}", flush=True)
+        say(f"phase: {name}")
         if len(self._phases) == 1:
             threading.Thread(target=self._say_alive, name="sign of life", daemon=True).start()
         if name == "ready":
@@ -36,15 +38,17 @@ class Startup:
         while not self._ready.wait(self._alive_s):
             name, since_s = self._phases[-1]
             if (now_s := time.monotonic()) - since_s >= self._alive_s:
-                print(f"still {name}, after {now_s - since_s:.0f} s", flush=True)
+                say(f"still {name}, after {now_s - since_s:.0f} s")
+
+    def took(self) -> dict[str, float]:
+        """Return how long each phase took, in seconds, up to the one that runs now."""
+        return {name: end_s - start_s for (name, start_s), (_, end_s) in pairwise(self._phases)}
 
     def report(self) -> str:
-        """Return how long each phase took, up to the one that runs now."""
-        starts = self._phases
-        took = [
-            f"{name} {end_s - start_s:.1f} s" for (name, start_s), (_, end_s) in pairwise(starts)
-        ]
-        return f"The start took {starts[-1][1] - starts[0][1]:.1f} s: {', '.join(took)}."
+        """Return the same as a sentence."""
+        took = self.took()
+        phases = ", ".join(f"{name} {seconds:.1f} s" for name, seconds in took.items())
+        return f"The start took {sum(took.values()):.1f} s: {phases}."
 
     @contextmanager
     def watched(self, timeout_s: float, give_up: Callable[[str], object]) -> Iterator[None]:

@@ -11,19 +11,21 @@ import os
 import re
 import signal
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar, NoReturn
 
 import aiohttp
 import msgspec
 import runpod.serverless
-from runpod.serverless.modules import rp_fitness, rp_ping, rp_scale
+from runpod.serverless.modules import rp_fitness, rp_http, rp_ping, rp_scale
 
 from worker.errors import StartError, WorkerError
 from worker.facts import DEEPEST
 from worker.lifetime import die_with_parent
+from worker.metrics import UNDELIVERED
 
 RETRY_S = 1.0  # between two questions for jobs that failed
 
@@ -65,6 +67,8 @@ def serve(
             "burst may start a second late.",
             runpod.__version__,
         )
+    if hasattr(rp_http, "_transmit"):
+        rp_http._transmit = partial(_transmit, rp_http._transmit)
     _start(
         {
             "handler": handler,
@@ -73,6 +77,15 @@ def serve(
             "loop": loop,  # for JobLoop; the SDK does not look at it
         }
     )
+
+
+async def _transmit(transmit: Callable[..., Awaitable[None]], *args: Any) -> None:
+    """Post something, with the SDK's retries, and count what got lost: the SDK only logs it."""
+    try:
+        await transmit(*args)
+    except Exception:
+        UNDELIVERED.inc()
+        raise
 
 
 class Take(aiohttp.ClientResponse):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import uvloop
 from starlette.middleware.cors import CORSMiddleware
 
+from worker import metrics
 from worker.batching import BatchSizes
 from worker.configuration.settings import Settings
 from worker.door import Door
@@ -23,12 +24,12 @@ from worker.facts import Facts
 from worker.generation import inherited
 from worker.generation.turns import Turns
 from worker.handler import Call, Handler
+from worker.logs import say
 from worker.model import locate
 from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
 from worker.openai.routes import Routes
 from worker.request import NativeRequest, Request
-from worker.sentences import hide
 from worker.start import ending, sdk
 from worker.start.ending import fail, leave
 from worker.start.progress import Startup
@@ -42,7 +43,7 @@ log = logging.getLogger("worker")
 def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
     """Judge the configuration. Raises SettingsError or StartError."""
     _, args = _settings(environ, baked)
-    unjudged = probe.check(locate.fetch(args, environ, _say, weights=False))
+    unjudged = probe.check(locate.fetch(args, environ, say, weights=False))
     print("\n".join(line for line in (unjudged, "The configuration is sound.") if line))
 
 
@@ -55,7 +56,6 @@ def run(
     `ports` is where requests come in; without them they are RunPod's jobs.
     """
     tell = None if ports else sdk.fail_one_job
-    _log_to_stderr()
     loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
     asyncio.set_event_loop(loop)
     # Whatever fails ends the process inside the stack, whose end would wait for the engine's.
@@ -63,12 +63,14 @@ def run(
         try:
             start.phase("reading the configuration")
             settings, args = _settings(environ, baked)
+            if settings.own.metrics_port:
+                metrics.serve(settings.own.metrics_port)
             with start.watched(
                 settings.own.startup_timeout_s,
                 lambda sentence: fail(StartError(sentence), tell=tell),
             ):
                 start.phase("fetching the model")
-                args = locate.fetch(args, environ, _say)
+                args = locate.fetch(args, environ, say)
                 if more := probe.idle_gpus(args, probe.gpus()):
                     log.warning(more)
                 if not settings.own.allow_private_media:
@@ -86,7 +88,11 @@ def run(
         except (Exception, SystemExit) as error:
             fail(error, tell=tell)
         start.phase("ready")
-        print(start.report(), flush=True)
+        metrics.begin()
+        for name, seconds in start.took().items():
+            metrics.START.labels(name).set(seconds)
+        lag = loop.create_task(metrics.watch_loop())
+        say(start.report())
         try:
             if ports:
                 ports.serve(
@@ -100,19 +106,8 @@ def run(
         except Exception as error:
             fail(error)
         watch.cancel()
+        lag.cancel()
     leave(0)
-
-
-def _log_to_stderr() -> None:
-    """Give the worker's log a handler of its own.
-
-    Building vLLM's app raises the root logger and its handlers to ERROR.
-    """
-    handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter("worker: %(message)s"))
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 def _settings(
@@ -120,12 +115,8 @@ def _settings(
 ) -> tuple[Settings, argparse.Namespace]:
     """Return the settings and vLLM's arguments with what is on disk found there."""
     settings = Settings.from_env(environ, baked)
-    print(settings.report(), flush=True)
+    say(settings.report())
     return settings, locate.locate(settings.args, locate.caches(os.environ, baked))
-
-
-def _say(line: str) -> None:
-    print(hide(line), flush=True)
 
 
 def _facts(settings: Settings, engine: Engine) -> Facts:

@@ -766,7 +766,7 @@ def test_the_doors_own_variables() -> None:
     assert "PORT" not in found.warnings[0]
     assert "'k'" not in found.report()
     for mode in ("http", "load-balancer"):
-        with pytest.raises(SettingsError, match="must be one of queue, load_balancer, auto"):
+        with pytest.raises(SettingsError, match="must be queue or load_balancer or auto"):
             settings(WORKER_MODE=mode)
     with pytest.raises(SettingsError, match="PORT='no' is not a whole number"):
         settings(**http | {"PORT": "no"})

@@ -22,6 +22,7 @@ from worker.errors import RequestError
 from worker.facts import Limits
 from worker.openai.call import RouteCall
 from worker.openai.routes import Routes
+from worker.record import Usage
 from worker.request import NativeRequest, Request
 
 pytestmark = pytest.mark.timeout(120)
@@ -34,6 +35,7 @@ class Native:
 
     def __init__(self, request: NativeRequest, seen: list[str]) -> None:
         self.request, self.seen = request, seen
+        self.usage = Usage()
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         for piece in "abc":

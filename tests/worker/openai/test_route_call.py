@@ -36,8 +36,9 @@ from starlette.types import Message, Receive, Scope, Send
 from worker.batching import BatchSizes, Outbox
 from worker.errors import EngineDied, RequestError
 from worker.openai.call import RouteCall
-from worker.openai.events import EventSplitter, weigh
+from worker.openai.events import EventSplitter, usage_in, weigh
 from worker.openai.routes import Routes
+from worker.record import Usage
 from worker.request import RouteRequest
 
 TIMEOUT_S = 60
@@ -221,6 +222,34 @@ def test_weigh(data: bytes, tokens: int) -> None:
 def test_weigh_errors(data: bytes) -> None:
     """An error inside a stream is found, in OpenAI's form and in Anthropic's."""
     assert (0, REFUSED) == weigh(data)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        ([chunk({"content": "Hi"}), USAGE], Usage(3)),
+        (
+            [
+                event({"type": "message_start", "message": {"usage": {"input_tokens": 7}}}),
+                event({"type": "message_delta", "usage": {"output_tokens": 9}}),
+            ],
+            Usage(7, 9),
+        ),
+        (
+            [event({"response": {"usage": {"input_tokens": 7, "output_tokens": 9}}})],
+            Usage(7, 9),
+        ),
+        ([event({"choices": [{"text": "usage"}], "usage": None}), DONE], Usage()),
+        ([b'data: ["usage"]\n\n', b'data: "usage" no JSON\n\n'], Usage()),
+    ],
+)
+def test_usage(events: list[bytes], expected: Usage) -> None:
+    """What a stream says of its tokens is found in OpenAI's words, Anthropic's and Responses'."""
+    usage = Usage()
+    for one in events:
+        usage = usage_in(one, usage)
+
+    assert expected == usage
 
 
 # --- which route, which method

@@ -12,6 +12,7 @@ import os
 import sys
 
 import uvloop
+from prometheus_client import REGISTRY
 from runpod.serverless.modules import rp_scale
 
 from worker.errors import WorkerError
@@ -39,6 +40,8 @@ def main(kind: str) -> int:
             print("error:", error, flush=True)
             return 1
         print(f"after serve: {runner.run(engine.end())}", flush=True)
+    lost = REGISTRY.get_sample_value("worker_undelivered_posts_total")
+    print(f"undelivered: {lost}", flush=True)
     print("closed", flush=True)
     return 0
 

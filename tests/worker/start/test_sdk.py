@@ -145,6 +145,17 @@ def test_the_log_is_not_captured(start: Start, given: dict[str, str], used: str)
         assert [used] == outputs(record)
 
 
+def test_posts_that_are_lost_are_counted(start: Start) -> None:
+    """The SDK tries a post three times and goes on without it; the metric knows of it."""
+    with start() as worker:
+        worker.endpoint.faults.add("job-stream", status=500, times=3)
+        worker.records(worker.submit(yields=2))
+        worker.process.send_signal(signal.SIGTERM)
+
+        assert 0 == worker.exit_code()
+        assert "undelivered: 1.0" in worker.log().splitlines()
+
+
 def test_an_sdk_with_a_loop_of_its_own_gets_no_job(start: Start) -> None:
     """When the SDK's job loop is not the engine's, the worker ends with a sentence, and no job."""
     with start("own-loop", before=1) as worker:
@@ -179,7 +190,7 @@ def test_a_signal_delivers_all_streams(
         assert 0 == code, worker.log()[-4000:]
         assert [list(range(20))] * 64 == [outputs(record) for record in records]
         assert [list(range(20))] * 64 == [[p.value for p in r.stream] for r in records]
-        assert "after serve: alive\nclosed\n" in worker.log()
+        assert "after serve: alive\nundelivered: 0.0\nclosed\n" in worker.log()
         assert "never retrieved" not in worker.log()
         assert "was destroyed" not in worker.log()
         assert children, "the heartbeat is a process"
