@@ -1,6 +1,7 @@
 """Every process has a parent: a child of this worker ends with the process that made it."""
 
 import ctypes
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -46,4 +47,6 @@ class Child:
 
 def _unpickle(parent: int, run: bytes) -> Any:
     die_with_parent(parent)
+    # What it does for logs; Python's own spawning leaves out a main file called __main__.
+    importlib.import_module("worker.__main__")
     return pickle.loads(run)

@@ -21,8 +21,8 @@ LONG = {
     "sampling_params": {"max_tokens": 400, "ignore_eos": True},
 }
 COMPLETION = {"prompt": "Hello", "max_tokens": 5, "ignore_eos": True}
-# A library in C++, and an interpreter that vLLM runs to look at a model's class.
-FOREIGN = ("[Gloo]", "Triton is installed")
+# Printed, not logged: libraries in C++, an interpreter that vLLM starts, bars, the SDK's banner.
+FOREIGN = ("[Gloo]", "[W", "Triton is installed", "Loading safetensors", "--- Starting")
 FAILING: dict[str, Any] = {
     "unreadable": {"prompt": 7},
     "refused before the engine": {"prompt": "Hello", "sampling_params": {"top_p": 7}},
@@ -156,6 +156,7 @@ def test_json(json_worker: tuple[Served, int]) -> None:
     served.endpoint.wait_for_end(job_id, 60)
     wait_until(lambda: f'"job": "{job_id}"' in served.log(), 30)
     lines = [x for x in served.log().splitlines() if x and not x.startswith(FOREIGN)]
+    assert [] == [x for x in lines if not x.startswith("{")]
     said = [json.loads(x) for x in lines]
     (line,) = [one for one in said if one.get("job") == job_id]
 

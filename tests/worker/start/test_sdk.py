@@ -195,7 +195,9 @@ def test_a_signal_delivers_all_streams(
         assert "was destroyed" not in worker.log()
         assert children, "the heartbeat is a process"
         wait_until(lambda: not any(map(is_alive, children)), timeout_s=2)
-        assert "IN_QUEUE" == worker.endpoint.record(late).status.value
+        # It waits, or was handed to the poll that the signal just closed: the platform's to notice.
+        assert worker.endpoint.record(late).status.value in ("IN_QUEUE", "IN_PROGRESS")
+        assert not worker.endpoint.record(late).stream
 
 
 def ping_of(worker: Running) -> psutil.Process:
