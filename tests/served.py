@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +24,8 @@ from waiting import is_alive, wait_until
 
 START_S = 240.0  # a cold machine compiles kernels; a warm one needs 20 s
 JOB_S = 60.0
+LOG = "worker.log"
+DOOR_KEY = "the-doors-key"
 
 # What every engine of the tests has in common: small, exact, quick to start.
 ENVIRON = {
@@ -75,9 +78,7 @@ class Served:
         return self.log_file.read_text(errors="replace")
 
     def family(self) -> list[psutil.Process]:
-        """Every process of the worker: itself, the engine's, the SDK's ping."""
-        main = psutil.Process(self.process.pid)
-        return [main, *main.children(recursive=True)]
+        return family_of(self.process)
 
 
 @contextlib.contextmanager
@@ -108,29 +109,93 @@ def start(
         contextlib.ExitStack() as stack,
     ):
         home = Path(folder)
-        log_file = home / "worker.log"
-        kept = ("PATH", "LANG", "OPENBLAS", "PYTHONPATH")  # the last: another SDK
-        clean = {k: v for k, v in os.environ.items() if k.startswith(kept)}
-        with log_file.open("wb") as log:
-            process = subprocess.Popen(
-                [sys.executable, *program],
-                env=clean | ENVIRON | endpoint.worker_environ("worker-1", home) | dict(environ),
-                cwd=home,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        served = Served(endpoint, process, log_file, home)
+        process = stack.enter_context(
+            _running(endpoint.worker_environ("worker-1", home) | dict(environ), home, program)
+        )
+        served = Served(endpoint, process, home / LOG, home)
         stack.callback(served.client.close)
-        family: list[psutil.Process] = []
+        yield served
+
+
+@dataclass(frozen=True)
+class Door:
+    """A worker that answers HTTP requests itself."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+    log_file: Path
+
+    def client(self, **options: Any) -> openai.OpenAI:
+        """The official client, with its own retries."""
+        return openai.OpenAI(
+            base_url=f"{self.url}/v1", timeout=JOB_S, **{"api_key": DOOR_KEY} | options
+        )
+
+    def health(self) -> int:
+        """The status of the health check, 0 where nobody answers."""
         try:
-            yield served
-        finally:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                family = served.family()
-            process.kill()
-            process.wait(10)
-            wait_until(lambda: not any(map(is_alive, family)), 5, lambda: [*map(str, family)])
+            return requests.get(f"{self.url}/ping", timeout=5).status_code
+        except requests.ConnectionError:
+            return 0
+
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+
+@contextlib.contextmanager
+def start_door(environ: Mapping[str, str]) -> Iterator[Door]:
+    """Start a worker with WORKER_MODE=load_balancer; afterwards nothing of it is left."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    own = {"WORKER_MODE": "load_balancer", "PORT": port, "API_KEY": DOOR_KEY}
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        everything = {"HOME": folder, **own, **environ}
+        with _running(everything, home, ("-m", "worker")) as process:
+            yield Door(f"http://127.0.0.1:{port}", process, home / LOG)
+
+
+@contextlib.contextmanager
+def serve_door(environ: Mapping[str, str]) -> Iterator[Door]:
+    """Start one and wait until it is ready."""
+    with start_door(environ) as door:
+        wait_until(lambda: door.health() == 200 or door.process.poll() is not None, START_S)
+        assert door.process.poll() is None, door.log()[-4000:]
+        yield door
+
+
+@contextlib.contextmanager
+def _running(
+    environ: Mapping[str, str], home: Path, program: Sequence[str]
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a program of ours; afterwards nothing of it is left."""
+    kept = ("PATH", "LANG", "OPENBLAS", "PYTHONPATH")  # the last: another SDK
+    clean = {k: v for k, v in os.environ.items() if k.startswith(kept)}
+    with (home / LOG).open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, *program],
+            env=clean | ENVIRON | dict(environ),
+            cwd=home,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    family: list[psutil.Process] = []
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family = family_of(process)
+        process.kill()
+        process.wait(10)
+        wait_until(lambda: not any(map(is_alive, family)), 5, lambda: [*map(str, family)])
+
+
+def family_of(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """Every process of a worker: itself, the engine's, the SDK's ping."""
+    main = psutil.Process(process.pid)
+    return [main, *main.children(recursive=True)]
 
 
 def _wait_ready(served: Served) -> None:

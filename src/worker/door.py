@@ -31,7 +31,15 @@ DONE = b"data: [DONE]\n\n"
 GATEWAY_MB = 30
 # What the worker says itself, or must not hear; the rest of a client's headers are vLLM's to read.
 _OURS = frozenset(
-    {b"authorization", b"connection", b"content-length", b"content-type", b"host", b"origin"}
+    {
+        b"accept",
+        b"authorization",
+        b"connection",
+        b"content-length",
+        b"content-type",
+        b"host",
+        b"origin",
+    }
     | {b"transfer-encoding", b"x-request-id"}
 )
 

@@ -1,0 +1,310 @@
+"""The HTTP door on a real engine: the same answers, real statuses, and health to the end."""
+
+import itertools
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import openai
+import pytest
+import requests
+
+import models
+from served import DOOR_KEY, ENVIRON, Door, Served, family_of, serve_door, start_door
+from waiting import is_alive, wait_until
+
+pytestmark = pytest.mark.timeout(400)
+
+TINY = {"MODEL_NAME": str(models.path("tiny")), "SERVED_MODEL_NAME": "tiny,also-tiny"}
+KEY = {"authorization": f"Bearer {DOOR_KEY}"}
+MESSAGES = [{"role": "user", "content": "Hello"}]
+GREEDY = {"temperature": 0.0, "max_tokens": 12}
+ONE_BY_ONE = {"min_batch_size": 1, "max_batch_size": 1}
+REQUESTS: list[tuple[str, dict[str, Any]]] = [
+    ("/v1/chat/completions", GREEDY | {"messages": MESSAGES, "logprobs": True}),
+    ("/v1/chat/completions", GREEDY | {"messages": MESSAGES, "n": 2, "seed": 1}),
+    ("/v1/completions", GREEDY | {"prompt": "Hello", "stop": ["e"]}),
+    ("/v1/completions", GREEDY | {"prompt": ["Hello", "you"], "model": "also-tiny"}),
+    ("/v1/completions", {"prompt": "Hello", "generation_parameters": {"suppress_tokens": [5]}}),
+    ("/v1/messages", GREEDY | {"messages": MESSAGES}),
+    ("/v1/responses", {"input": "Hello", "temperature": 0.0, "max_output_tokens": 12}),
+    ("/tokenize", {"prompt": "Hello"}),
+]
+STREAMED = [(path, body) for path, body in REQUESTS if path.startswith("/v1")]
+# Whatever differs between two askings of one server: ids, and times.
+OWN = re.compile(
+    r"(chatcmpl|cmpl|msg|resp|rs|gen)[-_][\w-]+|\b[0-9a-f]{16,32}\b"
+    r'|"(created|created_at|completed_at)":\s?[\d.]+|\x00'
+)
+
+
+@pytest.fixture(scope="module")
+def door() -> Iterator[Door]:
+    with serve_door(TINY) as one:
+        yield one
+
+
+def post(door: Door, path: str, body: Any, **options: Any) -> requests.Response:
+    return requests.post(f"{door.url}{path}", json=body, headers=KEY, timeout=60, **options)
+
+
+def plain(text: str) -> str:
+    return OWN.sub("", text)
+
+
+@pytest.mark.parametrize(("path", "body"), REQUESTS)
+def test_the_same_reply_as_a_jobs(
+    door: Door, tiny: Served, path: str, body: dict[str, Any]
+) -> None:
+    """A request is answered as a job with the same body is, apart from ids and times."""
+    reply = post(door, path, body)
+    record = tiny.run({"openai_route": path, "openai_input": body})
+
+    assert 200 == reply.status_code, reply.text
+    (output,) = record.done[-1].value["output"]
+    assert json.loads(plain(json.dumps(output))) == json.loads(plain(json.dumps(reply.json())))
+
+
+@pytest.mark.parametrize(("path", "body"), STREAMED)
+def test_the_same_stream_as_a_jobs(
+    door: Door, tiny: Served, path: str, body: dict[str, Any]
+) -> None:
+    """A stream has the events that a job's has, one by one."""
+    body = body | {"stream": True}
+    reply = post(door, path, body)
+    record = tiny.run({"openai_route": path, "openai_input": body} | ONE_BY_ONE)
+
+    assert plain("".join(post.value for post in record.stream)) == plain(reply.text)
+
+
+def test_native(door: Door, tiny: Served) -> None:
+    """The native dialect answers as a job does, in one object or in events."""
+    given = {"prompt": "Hello", "sampling_params": GREEDY | {"output_scores": 2}}
+    (output,) = tiny.run(given).done[-1].value["output"]
+    stream = post(door, "/native", given | {"stream": True}).text.strip().split("\n\n")
+    events = [json.loads(event.removeprefix("data: ")) for event in stream[:-1]]
+
+    assert output == post(door, "/native", given).json()
+    assert "data: [DONE]" == stream[-1]
+    assert 12 == events[-1]["usage"]["output"]
+    tokens = [token for event in events for token in event["choices"][0]["tokens"]]
+    assert "".join(output["choices"][0]["tokens"]) == "".join(tokens)
+
+
+ERRORS: list[tuple[str, dict[str, Any], type[openai.APIStatusError]]] = [
+    ("chat", {"temperature": 9.0}, openai.BadRequestError),
+    ("chat", {"model": "nope"}, openai.NotFoundError),
+    ("chat", {"extra_body": {"generation_parameters": {"nope": 1}}}, openai.BadRequestError),
+    ("chat", {"max_tokens": 10**6}, openai.BadRequestError),
+    ("chat", {"extra_body": {"structured_outputs": {"regex": "("}}}, openai.BadRequestError),
+]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("_", "given", "kind"), ERRORS)
+def test_openais_client_raises_what_it_is(
+    door: Door, _: str, given: dict[str, Any], kind: type[openai.APIStatusError], stream: bool
+) -> None:
+    """A caller's fault is the client's own exception, and is sent once."""
+    before = door.log().count(" failed, ")
+    with pytest.raises(kind) as raised:
+        door.client().chat.completions.create(
+            **{"model": "tiny", "messages": MESSAGES, "stream": stream} | given
+        )
+
+    assert raised.value.status_code == raised.value.body["code"]
+    assert before + 1 == door.log().count(" failed, ")
+    assert raised.value.response.headers["x-request-id"] in door.log()
+
+
+def test_keys_and_routes(door: Door) -> None:
+    """A wrong key is 401 and a wrong route 404, as the clients know them; health needs no key."""
+    with pytest.raises(openai.AuthenticationError):
+        door.client(api_key="wrong").models.list()
+    with pytest.raises(openai.NotFoundError):
+        door.client().images.generate(prompt="a cat")
+    with pytest.raises(anthropic.NotFoundError) as raised:
+        anthropic.Anthropic(base_url=door.url, auth_token=DOOR_KEY).messages.create(
+            model="nope", max_tokens=5, messages=[{"role": "user", "content": "Hello"}]
+        )
+
+    assert "not_found_error" == raised.value.body["error"]["type"]
+    assert 200 == door.health()
+
+
+def test_a_web_page_may_ask(door: Door) -> None:
+    """A page of another origin gets what vLLM's options allow: everything by default."""
+    asks = {"origin": "https://page.example", "access-control-request-method": "POST"}
+    allowed = requests.options(f"{door.url}/v1/completions", headers=asks, timeout=60)
+    reply = post(door, "/v1/completions", GREEDY | {"prompt": "Hello"})
+
+    assert (200, "*") == (allowed.status_code, allowed.headers["access-control-allow-origin"])
+    assert "access-control-allow-origin" not in reply.headers
+
+
+def test_leaving_stops_the_answer(door: Door) -> None:
+    """A client that leaves a stream has its request aborted, and a line in the log."""
+    stream = door.client().completions.create(
+        model="tiny", prompt="Hello", max_tokens=480, stream=True, extra_body={"ignore_eos": True}
+    )
+    request_id = next(iter(stream)).id.removeprefix("cmpl-")
+    stream.close()
+
+    wait_until(lambda: f"job {request_id} cancelled" in door.log())
+    wait_until(lambda: "vllm:num_requests_running{" in _metrics(door))
+    wait_until(lambda: re.search(r"num_requests_running\{.*\} 0\.0", _metrics(door)) is not None)
+
+
+def _metrics(door: Door) -> str:
+    return requests.get(f"{door.url}/metrics", headers=KEY, timeout=60).text
+
+
+def test_metrics(door: Door) -> None:
+    """Prometheus reads vLLM's metrics and the worker's under their names, whatever it accepts."""
+    openmetrics = {"accept": "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"}
+    reply = requests.get(f"{door.url}/metrics", headers=KEY | openmetrics, timeout=60)
+
+    assert "vllm:num_requests_running{" in reply.text
+    assert "worker_jobs_total{" in reply.text
+
+
+class Watch:
+    """The answers of a health check over time, each with how long after the first it came."""
+
+    def __init__(self, door: Door) -> None:
+        self.seen: list[tuple[float, int]] = []
+        self._door, self._over = door, threading.Event()
+        self._thread = threading.Thread(target=self._watch)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        print("\n".join(f"{at_s:8.2f} s  {status}" for at_s, status in self.seen))
+
+    def _watch(self) -> None:
+        began_s = time.monotonic()
+        while not self._over.wait(0.1):
+            status = self._door.health()
+            if not self.seen or self.seen[-1][1] != status:
+                self.seen.append((time.monotonic() - began_s, status))
+
+    @property
+    def statuses(self) -> list[int]:
+        return [status for _, status in self.seen]
+
+
+def test_health_from_start_to_death() -> None:
+    """Health is 204 while the worker loads, 200 when it is ready, 503 when its engine was killed.
+
+    Until it is ready a request is told to come back, and when the engine dies it is told so.
+    """
+    with start_door(TINY) as door, Watch(door) as watch:
+        wait_until(lambda: 204 in watch.statuses, 60)
+        early = post(door, "/v1/completions", {"prompt": "Hello"})
+        wait_until(lambda: 200 in watch.statuses, 240)
+        family = family_of(door.process)
+        stream = door.client(max_retries=0).completions.create(
+            model="tiny", prompt="Hello", stream=True, max_tokens=480, timeout=60
+        )
+        chunks = iter(stream)
+        next(chunks)
+        core = next(one for one in family if "EngineCore" in "".join(one.cmdline()))
+        core.kill()
+        killed_s = time.monotonic()
+        wait_until(lambda: 503 in watch.statuses, 10)
+        noticed_s = time.monotonic() - killed_s
+        with pytest.raises(openai.APIError, match="engine stopped"):
+            list(chunks)
+        code = door.process.wait(20)
+        wait_until(lambda: not any(map(is_alive, family)), 10)
+
+    assert (503, "10") == (early.status_code, early.headers["retry-after"])
+    assert [204, 200, 503] == [status for status in watch.statuses if status]
+    print(f"503 after {noticed_s:.2f} s")
+    assert 1 == code
+
+
+@pytest.mark.slow
+def test_an_orderly_end_under_load() -> None:
+    """At SIGTERM no new request is taken, and those that run come to their end."""
+    with serve_door(TINY | {"MAX_MODEL_LEN": "512"}) as door:
+        streams = [
+            iter(
+                door.client(max_retries=0).completions.create(
+                    model="tiny",
+                    prompt="Hello",
+                    stream=True,
+                    max_tokens=400,
+                    extra_body={"ignore_eos": True},
+                )
+            )
+            for _ in range(4)
+        ]
+        for one in streams:
+            next(one)
+        door.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: door.health() == 0, 10)
+        reasons = [list(one)[-1].choices[0].finish_reason for one in streams]
+
+        assert ["length"] * 4 == reasons
+        assert 0 == door.process.wait(30)
+
+
+@pytest.mark.slow
+def test_a_second_signal_ends_at_once() -> None:
+    """A second SIGTERM does not wait for what runs."""
+    with serve_door(TINY) as door:
+        stream = door.client(max_retries=0).completions.create(
+            model="tiny", prompt="Hello", stream=True, max_tokens=480, extra_body={"ignore_eos": 1}
+        )
+        next(iter(stream))
+        for _ in range(2):
+            door.process.send_signal(signal.SIGTERM)
+            time.sleep(0.3)
+
+        assert 128 + signal.SIGTERM == door.process.wait(5)
+
+
+@pytest.mark.slow
+def test_the_same_as_vllms_own_server(door: Door) -> None:
+    """`vllm serve` with the same model answers the same, apart from ids and times."""
+    port = "18431"
+    command = [
+        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", TINY["MODEL_NAME"]),
+        *("--served-model-name", "tiny", "also-tiny", "--port", port, "--dtype", "float32"),
+        *("--enforce-eager", "--max-model-len", ENVIRON["MAX_MODEL_LEN"]),
+    ]
+    with subprocess.Popen(command, start_new_session=True) as server:
+        try:
+            url = f"http://127.0.0.1:{port}"
+            wait_until(lambda: _is_up(url), 240)
+            for (path, body), stream in itertools.product(REQUESTS, (False, True)):
+                if "generation_parameters" in body or (stream and path == "/tokenize"):
+                    continue
+                body = {"model": "tiny"} | body | {"stream": stream}
+                theirs = requests.post(f"{url}{path}", json=body, timeout=60)
+                ours = post(door, path, body)
+                assert (theirs.status_code, plain(theirs.text)) == (
+                    ours.status_code,
+                    plain(ours.text),
+                )
+        finally:
+            server.send_signal(signal.SIGINT)
+
+
+def _is_up(url: str) -> bool:
+    try:
+        return requests.get(f"{url}/health", timeout=5).status_code == 200
+    except requests.ConnectionError:
+        return False
