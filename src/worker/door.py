@@ -92,7 +92,7 @@ class Door:
             asked = request.outline({"id": reply.request_id, "input": given}, EACH)
             refused = error
         call = self._dialect(asked)
-        with Record(asked, call) as record:
+        with Record(asked, call, headers) as record:
             reply.record = record
             leaving = asyncio.create_task(_left(receive))
             leaving.add_done_callback(lambda _: None if reply.is_whole else record.cancelled())

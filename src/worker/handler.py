@@ -76,11 +76,11 @@ class Handler:
             asked, refused = request.outline(job, self._sizes), error
         call = self._dialect(asked)
         outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
-        answering = begin(_refuse(refused) if refused else call.answer(outbox), outbox)
-        # The SDK stops a job by cancelling its task, mostly while this generator is suspended at
-        # a yield: then nothing in here runs, and only the task's own callback hears of it.
-        task.add_done_callback(lambda _: answering.cancel())
         with Record(asked, call) as record:
+            answering = begin(_refuse(refused) if refused else call.answer(outbox), outbox)
+            # The SDK stops a job by cancelling its task, mostly while this generator is suspended
+            # at a yield: then nothing in here runs, and only the task's callback hears of it.
+            task.add_done_callback(lambda _: answering.cancel())
             try:
                 while (items := await outbox.next()) is not None:
                     if outbox.sent_bytes > self._max_result_bytes:

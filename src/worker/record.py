@@ -3,8 +3,12 @@
 import asyncio
 import logging
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
+
+from opentelemetry import context, propagate, trace
+from opentelemetry.trace import StatusCode
 
 from worker.errors import EngineDied, RequestError, unforeseen
 from worker.metrics import BATCH_WAIT, DURATION, FIRST_POST, JOBS, POSTED, POSTS, RUNNING
@@ -12,6 +16,8 @@ from worker.request import NativeRequest, Request
 from worker.sentences import shown
 
 log = logging.getLogger("worker")
+FLUSH_MS = 2000
+tracer = trace.get_tracer("worker")  # does nothing without OTLP_TRACES_ENDPOINT
 
 
 class Usage(NamedTuple):
@@ -44,7 +50,11 @@ class Record:
     suspended at a yield leaves no block.
     """
 
-    def __init__(self, asked: Request, call: Answering) -> None:
+    def __init__(
+        self, asked: Request, call: Answering, headers: Mapping[str, str] | None = None
+    ) -> None:
+        """`headers` may say which trace the request is a part of."""
+        self._parent = propagate.extract(headers or {}, context=context.Context())
         self._asked = asked
         self._call = call
         self._dialect = "native" if isinstance(asked, NativeRequest) else "openai"
@@ -60,6 +70,9 @@ class Record:
         task = asyncio.current_task()
         assert task is not None
         task.add_done_callback(lambda _: self._end("cancelled"))
+        self._span = tracer.start_span("job", self._parent)
+        # For the tasks begun in the block; a job's own task ends with the job.
+        context.attach(trace.set_span_in_context(self._span, self._parent))
         return self
 
     def __exit__(
@@ -120,7 +133,22 @@ class Record:
             "posts": self._posts,
             "bytes": sent.sent_bytes if sent else 0,
         }
-        _log(self._asked.job_id, outcome, error, said)
+        known = {
+            name: round(value, 3) if isinstance(value, float) else value
+            for name, value in said.items()
+            if value is not None
+        }
+        self._span.set_attributes({"job": self._asked.job_id, "outcome": outcome, **known})
+        if error is not None:
+            self._span.set_status(StatusCode.ERROR, error.message)
+        self._span.end()
+        _log(self._asked.job_id, outcome, error, known)
+
+
+def flush() -> None:
+    """Send what traces are still here; the process is about to end without a word."""
+    if flush := getattr(trace.get_tracer_provider(), "force_flush", None):
+        flush(FLUSH_MS)
 
 
 def _target(asked: Request) -> dict[str, str | None]:
@@ -132,16 +160,11 @@ def _target(asked: Request) -> dict[str, str | None]:
 
 
 def _log(job_id: str, outcome: str, error: RequestError | None, said: dict[str, Any]) -> None:
-    known = {
-        name: round(value, 3) if isinstance(value, float) else value
-        for name, value in said.items()
-        if value is not None
-    }
     fields = " ".join(
         f"{name}={shown(value) if isinstance(value, str) else value}"
-        for name, value in known.items()
+        for name, value in said.items()
     )
-    extra = {"job": job_id, "outcome": outcome, **known}
+    extra = {"job": job_id, "outcome": outcome, **said}
     if error is None:
         log.info("job %s %s: %s", job_id, outcome, fields, extra=extra)
         return

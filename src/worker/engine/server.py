@@ -18,6 +18,7 @@ from typing import Any
 import jinja2
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
+from opentelemetry import propagate
 from pydantic import ValidationError
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
@@ -188,9 +189,23 @@ async def _running(args: argparse.Namespace, model: str, limits: Limits) -> Asyn
             log.warning(why)
         await stack.enter_async_context(app.router.lifespan_context(app))
         admission.install(client, rules_of(client, limits))
+        if client.observability_config.otlp_traces_endpoint is not None:
+            _trace(client)
         if not why_no_chain:
             why_no_chain = await why_not_live(client, reports, died)
         yield Engine(client, app, reports, why_no_chain, died, Refusals(refused))
+
+
+def _trace(client: Any) -> None:
+    """Make each request of the engine a part of the job's trace that it is asked in."""
+    add_request = client.add_request
+
+    async def traced(*args: Any, trace_headers: Any = None, **others: Any) -> Any:
+        headers: dict[str, str] = {}
+        propagate.inject(headers)
+        return await add_request(*args, trace_headers=headers or trace_headers, **others)
+
+    client.add_request = traced
 
 
 def _note_errors(app: Any) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import uvloop
 from starlette.middleware.cors import CORSMiddleware
 
-from worker import metrics
+from worker import metrics, record
 from worker.batching import BatchSizes
 from worker.configuration.settings import Settings
 from worker.door import Door
@@ -107,6 +107,7 @@ def run(
             fail(error)
         watch.cancel()
         lag.cancel()
+    record.flush()
     leave(0)
 
 
