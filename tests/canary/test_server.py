@@ -127,7 +127,7 @@ TOUCHES: dict[str, list[Row]] = {
         f"{ASYNC_LLM}{{errored model_config vllm_config}}",
         f"{ASYNC_LLM}.get_supported_tasks(self)",
         f"{ASYNC_LLM}{{observability_config}}",
-        rf"vllm.v1.engine.async_llm ~ self\.add_request\([^)]*trace_headers=trace_headers",
+        r"vllm.v1.engine.async_llm ~ self\.add_request\([^)]*trace_headers=trace_headers",
         f"{MODELS}:OpenAIServingModels{{base_model_paths}}",
         "starlette.routing:Router{lifespan_context}",
         "vllm.entrypoints.serve.engine.protocol:ErrorResponse{error}",

@@ -5,19 +5,20 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from served import Served
+from served import DOOR_KEY, Served, serve_door
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".cache" / "clients-venv" / "bin" / "python"
 NODE_MODULES = HERE / "node_modules"
 PROGRAM_S = 60.0
 PROMPT = "What is the Moon?"
+Said = Callable[[str], dict[str, Any]]  # a program to what it printed
 
 
 @pytest.fixture(scope="session")
@@ -34,16 +35,34 @@ def answer(smollm2: Served) -> str:
 
 
 @pytest.fixture(scope="session")
-def said(
-    smollm2: Served, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], dict[str, Any]]:
-    """Run a program of programs/, and give the object it printed."""
+def said(smollm2: Served, tmp_path_factory: pytest.TempPathFactory) -> Said:
+    """Run a program of programs/ against the endpoint, and give the object it printed."""
+    return _saying(functools.partial(environ, smollm2), tmp_path_factory)
 
+
+@pytest.fixture(scope="session")
+def of_the_door(smollm2: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
+    """Run a program against a worker's HTTP door."""
+    model = smollm2.client.models.list().data[0].id
+    with serve_door({"MODEL_NAME": model}) as door:
+        own = {"BASE_URL": f"{door.url}/v1", "API_KEY": DOOR_KEY}
+        yield _saying(lambda home: environ(smollm2, home) | own, tmp_path_factory)
+
+
+@pytest.fixture(params=["said", pytest.param("of_the_door", marks=pytest.mark.slow)])
+def at_each_door(request: pytest.FixtureRequest) -> Said:
+    said: Said = request.getfixturevalue(request.param)
+    return said
+
+
+def _saying(
+    environ: Callable[[Path], dict[str, str]], tmp_path_factory: pytest.TempPathFactory
+) -> Said:
     @functools.cache
     def run(command: str, program: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [command, HERE / "programs" / program],
-            env=environ(smollm2, tmp_path_factory.mktemp("home")),
+            env=environ(tmp_path_factory.mktemp("home")),
             capture_output=True,
             encoding="utf-8",
             timeout=PROGRAM_S,

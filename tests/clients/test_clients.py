@@ -31,9 +31,9 @@ JOBS = ["runpod_client.py", "runpod_sdk.mjs"]
 
 
 @pytest.mark.parametrize("program", CHATS)
-def test_chat(said: Said, answer: str, program: str) -> None:
+def test_chat(at_each_door: Said, answer: str, program: str) -> None:
     """A chat written for any client works with URL and key changed, whole and as a stream."""
-    chat = said(program)
+    chat = at_each_door(program)
 
     assert answer == chat["whole"]
     assert answer == "".join(chat["pieces"])
@@ -42,18 +42,18 @@ def test_chat(said: Said, answer: str, program: str) -> None:
 
 
 @pytest.mark.parametrize("program", CHATS)
-def test_a_wrong_model(said: Said, program: str) -> None:
+def test_a_wrong_model(at_each_door: Said, program: str) -> None:
     """A wrong model is an exception of the client's own, with vLLM's sentence, stream or not."""
-    chat = said(program)
+    chat = at_each_door(program)
 
     assert "The model `nope` does not exist" in chat["error"]
     assert "The model `nope` does not exist" in chat["stream_error"]
 
 
 @pytest.mark.parametrize("program", CHATS)
-def test_a_wrong_key(said: Said, program: str) -> None:
+def test_a_wrong_key(at_each_door: Said, program: str) -> None:
     """A wrong key is what the client knows as an authentication error."""
-    assert 401 == said(program)["unauthorized"]
+    assert 401 == at_each_door(program)["unauthorized"]
 
 
 def test_leaving_a_stream_stops_its_job(said: Said, smollm2: Served) -> None:
