@@ -81,3 +81,25 @@ def test_a_slow_platform_gets_fuller_posts(unusual: Served) -> None:
         unusual.endpoint.faults.clear()
 
     assert [1, 50, 9] == native_sizes(record)
+
+
+@pytest.mark.parametrize("path", ["openai", "native"])
+def test_a_heavy_batch_leaves_in_parts(tiny: Served, path: str) -> None:
+    """However many tokens a post may hold, it stays below 256 KiB as the SDK writes it."""
+    sizes = {"min_batch_size": 450, "max_batch_size": 450}
+    asked = {"max_tokens": 450, "ignore_eos": True}
+    if path == "native":
+        values = {"output_scores": 20, "output_logits": 20, "logprobs": 20}
+        given = {"prompt": "Hello", "stream": True, "sampling_params": asked | values}
+    else:
+        chat = {"messages": [{"role": "user", "content": "Hello"}], "stream": True}
+        given = {
+            "openai_route": "/v1/chat/completions",
+            "openai_input": asked | chat | {"logprobs": True, "top_logprobs": 20},
+        }
+    record = tiny.run(given | sizes)
+    bytes_of_posts = [post.size for post in record.stream]
+
+    assert 600_000 < sum(bytes_of_posts)
+    assert max(bytes_of_posts) < 256 * 1024 + 2000  # what the SDK adds around an output
+    assert len(bytes_of_posts) < 20
