@@ -173,6 +173,14 @@ class JobLoop(rp_scale.JobScaler):  # type: ignore[misc]  # the SDK has no types
         session._response_class = Take
         await _until(self._shutdown_event, super().get_jobs(session))
 
+    async def stop_job(self, job_id: str) -> bool:
+        """Stop a job, after its first step: stopped before it, the SDK would keep its slot taken.
+
+        The same turn of the loop may bring a job and its stop.
+        """
+        await asyncio.sleep(0)
+        return bool(await super().stop_job(job_id))
+
     async def run_jobs(self, session: Any) -> None:
         """Run what is taken until the worker leaves and all of it is delivered."""
         try:

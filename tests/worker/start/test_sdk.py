@@ -271,6 +271,29 @@ def test_a_stop_cancels_one_job(start: Start) -> None:
         assert not worker.endpoint.record(stopped).done
 
 
+def test_a_stop_before_the_first_step() -> None:
+    """A job that is stopped in the moment it is taken leaves its slot free."""
+    from worker.start import sdk
+
+    async def main() -> dict[str, Any]:
+        async def handler(_: Any) -> None:
+            await asyncio.Event().wait()
+
+        jobs = sdk.JobLoop({"handler": handler})
+        job = {"id": "job-1", "input": {}}
+        jobs.jobs_queue.put_nowait(job)
+        jobs.jobs_queue.get_nowait()
+        jobs.job_progress.add(job)
+        task = asyncio.create_task(jobs.handle_job(None, job))
+        jobs.jobs_tasks["job-1"] = task
+        assert await jobs.stop_job("job-1")
+        await asyncio.wait([task], timeout=TIMEOUT_S)
+        assert task.cancelled()
+        return dict(jobs.jobs_tasks)
+
+    assert {} == asyncio.run(main())
+
+
 def test_the_second_of_a_burst_does_not_wait(start: Start) -> None:
     """With 60 of 100 slots just filled the next job is asked for at once, and answered."""
     with start(before=60, pause_s=600, RUNPOD_LOG_LEVEL="DEBUG") as worker:
