@@ -49,12 +49,12 @@ def main() -> int:
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--local", action="store_true")
     options, others = parser.parse_known_args()
+    if options.local:  # the endpoint starts the worker; other options are its own
+        python, its = sys.executable, [word for word in sys.argv[1:] if word != "--local"]
+        os.execv(python, [python, "-m", "local_endpoint", *its, "--", python, "-m", "worker"])
     if options.version:
         print(versions())
         return 0
-    if options.local:  # the endpoint starts the worker; other options are its own
-        python = sys.executable
-        os.execv(python, [python, "-m", "local_endpoint", *others, "--", python, "-m", "worker"])
     unknown = [word for word in others if not word.startswith("--rp_")]  # those are the SDK's
     if unknown:
         print(hide(f"error: {unknown[0]!r} is no option. {USAGE}"), file=sys.stderr)

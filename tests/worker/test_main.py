@@ -200,3 +200,11 @@ def test_the_cuda_image_without_a_gpu(cuda: Path) -> None:
     assert "The configuration is sound." == judged.stdout.splitlines()[-1]
     assert "at most 2048" in long.stderr
     assert not [done for done in (listed, judged, long) if "Traceback" in done.stderr]
+
+
+def test_the_endpoints_own_options() -> None:
+    """What stands beside `--local` is the local endpoint's, its help too."""
+    done = worker("--local", "--help")
+
+    assert 0 == done.returncode, done.stderr
+    assert "--type {queue,load_balancer}" in done.stdout
