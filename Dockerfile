@@ -17,6 +17,8 @@ ARG PLUGINS=""
 # Another version of RunPod's SDK: 1.12.0 is tested beside the pinned one.
 ARG SDK=""
 RUN python3 builder/install.py builder/requirements.txt ${SDK:+runpod==${SDK}} ${PLUGINS}
+# Commands in pages and consoles say `python`, which not every base has.
+RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python
 
 # --- the model, where one is named: fetched with the hub's client alone ----------------------
 FROM ${BASE_IMAGE} AS download
@@ -47,6 +49,7 @@ FROM additions AS worker
 # Before the source, which changes more often: a new worker then ships without the model.
 COPY --from=model /baked/ /
 COPY src/worker/ src/worker/
+COPY src/local_endpoint/ src/local_endpoint/
 ENV PYTHONPATH=/opt/worker-vllm/src PYTHONUNBUFFERED=1 RUNPOD_LOG_LEVEL=INFO
 LABEL org.opencontainers.image.title="worker-vllm" \
       org.opencontainers.image.description="A RunPod serverless worker that serves any Hugging Face model with vLLM" \

@@ -115,6 +115,20 @@ def test_what_the_image_is(plain: str) -> None:
     assert "Apache-2.0" == config["Labels"]["org.opencontainers.image.licenses"]
 
 
+def test_the_endpoint_in_it(plain: str) -> None:
+    """`python` is there, and starts the local endpoint, with all that it imports."""
+    container = containers.buildah("from", "--pull=false", plain)
+    try:
+        said = containers.buildah(
+            *("run", "--isolation=chroot", container, "--"),
+            *("python", "-m", "worker", "--local", "--help"),
+        )
+    finally:
+        containers.buildah("rm", container)
+
+    assert "load_balancer" in said
+
+
 @pytest.mark.parametrize("user", USERS[:2])
 def test_a_baked_model_answers_without_a_network(baked: tuple[str, str], user: str) -> None:
     """Under the name that was given, with no variable, no network and no cache."""
