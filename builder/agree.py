@@ -22,6 +22,7 @@ FACTS: dict[str, dict[str, str]] = {
         "docker-bake.hcl": rf'variable "VERSION" {{\s+default = "{NUMBER}"',
         "Dockerfile": rf'image\.version="{NUMBER}"',
         "docs/image.md": rf"^\| `{NUMBER}",
+        "docs/deploy.md": rf"<repository>:{NUMBER}",
     },
     "vLLM's version": {
         "Dockerfile": rf"^ARG VLLM_VERSION={NUMBER}$",
