@@ -8,7 +8,7 @@ import pytest
 
 import models
 from local_endpoint import Record
-from served import FIRST_INPUTS, Served, serve
+from served import FIRST_INPUTS, Door, Served, serve, serve_door
 
 FIRST_JOBS = 20
 pytestmark = pytest.mark.timeout(300)
@@ -50,6 +50,14 @@ def smollm2() -> Iterator[Served]:
     environ = {"MODEL_NAME": str(models.path("smollm2-135m-instruct")), "MAX_SCORES": "49152"}
     with serve(environ) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def door() -> Iterator[Door]:
+    """The tiny model behind a worker's HTTP door."""
+    environ = {"MODEL_NAME": str(models.path("tiny")), "SERVED_MODEL_NAME": "tiny,also-tiny"}
+    with serve_door(environ) as one:
+        yield one
 
 
 @pytest.fixture(scope="session")

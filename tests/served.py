@@ -26,6 +26,7 @@ START_S = 240.0  # a cold machine compiles kernels; a warm one needs 20 s
 JOB_S = 60.0
 LOG = "worker.log"
 DOOR_KEY = "the-doors-key"
+ORIGIN = "https://page.example"  # whose pages may ask the door
 
 # What every engine of the tests has in common: small, exact, quick to start.
 ENVIRON = {
@@ -135,7 +136,7 @@ class Door:
         """The status of the health check, 0 where nobody answers."""
         try:
             return requests.get(f"{self.url}/ping", timeout=5).status_code
-        except requests.ConnectionError:
+        except (requests.ConnectionError, requests.Timeout):
             return 0
 
     def log(self) -> str:
@@ -148,7 +149,12 @@ def start_door(environ: Mapping[str, str]) -> Iterator[Door]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = str(probe.getsockname()[1])
-    own = {"WORKER_MODE": "load_balancer", "PORT": port, "API_KEY": DOOR_KEY}
+    own = {
+        "WORKER_MODE": "load_balancer",
+        "PORT": port,
+        "API_KEY": DOOR_KEY,
+        "ALLOWED_ORIGINS": f'["{ORIGIN}"]',
+    }
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         everything = {"HOME": folder, **own, **environ}

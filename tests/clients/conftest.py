@@ -5,14 +5,13 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import models
-from served import DOOR_KEY, Served, serve_door
+from served import DOOR_KEY, Door, Served
 
 HERE = Path(__file__).parent
 PYTHON = HERE.parents[1] / ".cache" / "clients-venv" / "bin" / "python"
@@ -55,11 +54,10 @@ def said(served_to: Callable[[str], Served], tmp_path_factory: pytest.TempPathFa
 
 
 @pytest.fixture(scope="session")
-def of_the_door(tiny: Served, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Said]:
+def of_the_door(door: Door, tiny: Served, tmp_path_factory: pytest.TempPathFactory) -> Said:
     """Run a program against a worker's HTTP door."""
-    with serve_door({"MODEL_NAME": str(models.path("tiny"))}) as door:
-        own = {"BASE_URL": f"{door.url}/v1", "API_KEY": DOOR_KEY, "MODEL": str(models.path("tiny"))}
-        yield _saying(lambda _, home: environ(tiny, home) | own, tmp_path_factory)
+    own = {"BASE_URL": f"{door.url}/v1", "API_KEY": DOOR_KEY, "MODEL": "tiny"}
+    return _saying(lambda _, home: environ(tiny, home) | own, tmp_path_factory)
 
 
 @pytest.fixture(params=["said", pytest.param("of_the_door", marks=pytest.mark.slow)])

@@ -4,25 +4,17 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import models
-from served import DOOR_KEY, Door, Served, serve_door
+from served import DOOR_KEY, Door, Served
 
 PAGE = Path(__file__).parents[2] / "docs" / "clients.md"
 # Those marked `py` need a model that the tests have not.
 FIRST, *EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 TITLES = [example.splitlines()[-1] for example in EXAMPLES]
 pytestmark = pytest.mark.timeout(300)
-
-
-@pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    with serve_door({"MODEL_NAME": str(models.path("tiny")), "SERVED_MODEL_NAME": "tiny"}) as one:
-        yield one
 
 
 def run(example: str, base_url: str, api_key: str) -> str:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import anthropic
@@ -17,7 +16,7 @@ import pytest
 import requests
 
 import models
-from served import DOOR_KEY, ENVIRON, Door, Served, family_of, serve_door, start_door
+from served import DOOR_KEY, ENVIRON, ORIGIN, Door, Served, family_of, serve_door, start_door
 from waiting import is_alive, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -26,29 +25,31 @@ TINY = {"MODEL_NAME": str(models.path("tiny")), "SERVED_MODEL_NAME": "tiny,also-
 KEY = {"authorization": f"Bearer {DOOR_KEY}"}
 MESSAGES = [{"role": "user", "content": "Hello"}]
 GREEDY = {"temperature": 0.0, "max_tokens": 12}
+ENDLESS = {"ignore_eos": True}
 ONE_BY_ONE = {"min_batch_size": 1, "max_batch_size": 1}
 REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("/v1/chat/completions", GREEDY | {"messages": MESSAGES, "logprobs": True}),
-    ("/v1/chat/completions", GREEDY | {"messages": MESSAGES, "n": 2, "seed": 1}),
+    ("/v1/chat/completions", {"messages": MESSAGES, "n": 2, "seed": 1, "max_tokens": 12}),
     ("/v1/completions", GREEDY | {"prompt": "Hello", "stop": ["e"]}),
     ("/v1/completions", GREEDY | {"prompt": ["Hello", "you"], "model": "also-tiny"}),
-    ("/v1/completions", {"prompt": "Hello", "generation_parameters": {"suppress_tokens": [5]}}),
+    ("/v1/completions", GREEDY | {"prompt": "Hello", "generation_parameters": {"top_k": 5}}),
     ("/v1/messages", GREEDY | {"messages": MESSAGES}),
     ("/v1/responses", {"input": "Hello", "temperature": 0.0, "max_output_tokens": 12}),
     ("/tokenize", {"prompt": "Hello"}),
 ]
-STREAMED = [(path, body) for path, body in REQUESTS if path.startswith("/v1")]
-# Whatever differs between two askings of one server: ids, and times.
+STREAMED = [  # of one answer: those of several come in any order
+    (path, {name: value for name, value in body.items() if name != "logprobs"})
+    for path, body in REQUESTS
+    if path.startswith("/v1") and "n" not in body and not isinstance(body.get("prompt"), list)
+]
+# What differs between two askings: ids and times; and between two servers, a sum of their options.
 OWN = re.compile(
-    r"(chatcmpl|cmpl|msg|resp|rs|gen)[-_][\w-]+|\b[0-9a-f]{16,32}\b"
+    r"vllm-[\d.]+-[0-9a-f]+|(chatcmpl|cmpl|msg|resp|rs|gen)[-_][\w-]+|\b[0-9a-f]{16,32}\b"
     r'|"(created|created_at|completed_at)":\s?[\d.]+|\x00'
 )
-
-
-@pytest.fixture(scope="module")
-def door() -> Iterator[Door]:
-    with serve_door(TINY) as one:
-        yield one
+# Of an event what depends on how many tokens it holds.
+TEXT = r'"(?:text|content|delta)":\s?"((?:[^"\\]|\\.)*)"'
+UNEVEN = TEXT + r'|"sequence_number":\s?\d+'
 
 
 def post(door: Door, path: str, body: Any, **options: Any) -> requests.Response:
@@ -57,6 +58,18 @@ def post(door: Door, path: str, body: Any, **options: Any) -> requests.Response:
 
 def plain(text: str) -> str:
     return OWN.sub("", text)
+
+
+def told(stream: str) -> tuple[list[str], str]:
+    """Return the kinds of events in a stream, each once in a row, and the text of all."""
+    kinds: list[str] = []
+    text = ""
+    for event in plain(stream).strip().split("\n\n"):
+        text += "".join(re.findall(TEXT, event))
+        kind = re.sub(UNEVEN, "", event)
+        if kinds[-1:] != [kind]:
+            kinds.append(kind)
+    return kinds, text
 
 
 @pytest.mark.parametrize(("path", "body"), REQUESTS)
@@ -69,19 +82,22 @@ def test_the_same_reply_as_a_jobs(
 
     assert 200 == reply.status_code, reply.text
     (output,) = record.done[-1].value["output"]
-    assert json.loads(plain(json.dumps(output))) == json.loads(plain(json.dumps(reply.json())))
+    assert plain(json.dumps(output)) == plain(json.dumps(reply.json()))
 
 
 @pytest.mark.parametrize(("path", "body"), STREAMED)
 def test_the_same_stream_as_a_jobs(
     door: Door, tiny: Served, path: str, body: dict[str, Any]
 ) -> None:
-    """A stream has the events that a job's has, one by one."""
+    """A stream has the events that a job's has, and together the same text.
+
+    How many tokens a slow machine's vLLM puts into one event is another matter.
+    """
     body = body | {"stream": True}
     reply = post(door, path, body)
     record = tiny.run({"openai_route": path, "openai_input": body} | ONE_BY_ONE)
 
-    assert plain("".join(post.value for post in record.stream)) == plain(reply.text)
+    assert told("".join(post.value for post in record.stream)) == told(reply.text)
 
 
 def test_native(door: Door, tiny: Served) -> None:
@@ -140,19 +156,23 @@ def test_keys_and_routes(door: Door) -> None:
 
 
 def test_a_web_page_may_ask(door: Door) -> None:
-    """A page of another origin gets what vLLM's options allow: everything by default."""
-    asks = {"origin": "https://page.example", "access-control-request-method": "POST"}
+    """A page may ask whose origin ALLOWED_ORIGINS names, and no other; a refusal says so too."""
+    asks = {"origin": ORIGIN, "access-control-request-method": "POST"}
     allowed = requests.options(f"{door.url}/v1/completions", headers=asks, timeout=60)
-    reply = post(door, "/v1/completions", GREEDY | {"prompt": "Hello"})
+    other = requests.options(
+        f"{door.url}/v1/completions", headers=asks | {"origin": "https://evil.example"}, timeout=60
+    )
+    refused = requests.post(f"{door.url}/v1/completions", headers={"origin": ORIGIN}, timeout=60)
 
-    assert (200, "*") == (allowed.status_code, allowed.headers["access-control-allow-origin"])
-    assert "access-control-allow-origin" not in reply.headers
+    assert (200, 400) == (allowed.status_code, other.status_code)
+    assert ORIGIN == allowed.headers["access-control-allow-origin"]
+    assert (401, ORIGIN) == (refused.status_code, refused.headers["access-control-allow-origin"])
 
 
 def test_leaving_stops_the_answer(door: Door) -> None:
     """A client that leaves a stream has its request aborted, and a line in the log."""
     stream = door.client().completions.create(
-        model="tiny", prompt="Hello", max_tokens=480, stream=True, extra_body={"ignore_eos": True}
+        model="tiny", prompt="Hello", max_tokens=480, stream=True, extra_body=ENDLESS
     )
     request_id = next(iter(stream)).id.removeprefix("cmpl-")
     stream.close()
@@ -209,13 +229,13 @@ def test_health_from_start_to_death() -> None:
 
     Until it is ready a request is told to come back, and when the engine dies it is told so.
     """
-    with start_door(TINY) as door, Watch(door) as watch:
+    with start_door(TINY | {"MAX_MODEL_LEN": "2048"}) as door, Watch(door) as watch:
         wait_until(lambda: 204 in watch.statuses, 60)
         early = post(door, "/v1/completions", {"prompt": "Hello"})
         wait_until(lambda: 200 in watch.statuses, 240)
         family = family_of(door.process)
         stream = door.client(max_retries=0).completions.create(
-            model="tiny", prompt="Hello", stream=True, max_tokens=480, timeout=60
+            model="tiny", prompt="Hello", stream=True, max_tokens=2000, extra_body=ENDLESS
         )
         chunks = iter(stream)
         next(chunks)
@@ -246,7 +266,7 @@ def test_an_orderly_end_under_load() -> None:
                     prompt="Hello",
                     stream=True,
                     max_tokens=400,
-                    extra_body={"ignore_eos": True},
+                    extra_body=ENDLESS,
                 )
             )
             for _ in range(4)
@@ -266,7 +286,7 @@ def test_a_second_signal_ends_at_once() -> None:
     """A second SIGTERM does not wait for what runs."""
     with serve_door(TINY) as door:
         stream = door.client(max_retries=0).completions.create(
-            model="tiny", prompt="Hello", stream=True, max_tokens=480, extra_body={"ignore_eos": 1}
+            model="tiny", prompt="Hello", stream=True, max_tokens=480, extra_body=ENDLESS
         )
         next(iter(stream))
         for _ in range(2):

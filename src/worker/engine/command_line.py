@@ -92,6 +92,8 @@ class Option:
             return "switch"
         if self.choices:
             return "list" if self.action.nargs == "+" else "choice"
+        if self.action.type is json.loads and isinstance(self.default, list):
+            return "list"
         if isinstance(self._try("{}"), dict) or is_dataclass(self._try("{}")):
             return "JSON object" if self._try("x") is None else "JSON object or text"
         item = "text"
@@ -213,6 +215,8 @@ def read(option: Option, text: str) -> Any:
     text = text if option.dest == "chat_template" else text.strip()
     if option.kind == "switch":
         return boolean(text)
+    if option.kind == "list" and option.action.type is json.loads:
+        return items(text)
     many = option.action.nargs == "+"
     values = [_one(option, item) for item in (items(text) if many else [text])]
     if not values:

@@ -772,6 +772,12 @@ def test_the_doors_own_variables() -> None:
         settings(**http | {"PORT": "no"})
 
 
+@pytest.mark.parametrize("text", ["https://a.b,https://c.d", '["https://a.b", "https://c.d"]'])
+def test_origins(text: str) -> None:
+    """What vLLM takes as a JSON list may be written as any other list."""
+    assert ["https://a.b", "https://c.d"] == settings(ALLOWED_ORIGINS=text).args.allowed_origins
+
+
 def test_a_polluted_environment_is_visible() -> None:
     """A variable that is an option by accident is in the report, with where it came from."""
     found = settings(SEED="7", DTYPE="half", REVISION="x", TOKENIZER="org/t", PATH="/bin", HOME="/")
