@@ -54,7 +54,7 @@ TEST_S = 300  # the first test waits for a cold start
 def listing() -> str:
     """Return hub.json: the listing, the form with its variables, and presets."""
     known = command_line.by_variable()
-    own = {variable.name: variable for variable in VARIABLES}
+    own = {variable.name: variable for variable in VARIABLES if not variable.http}  # a queue's form
     named = [name for name in (*OPEN, *FOLDED) if name not in own]
     shown: dict[str, Option | Variable] = {
         **{name: known[ALIASES.get(name, name)] for name in named},
