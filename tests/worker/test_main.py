@@ -154,11 +154,12 @@ def test_a_model_of_the_hub_is_judged_without_its_weights(hub: Hub, tmp_path: Pa
 
 
 def test_without_an_endpoint() -> None:
-    """A worker without an endpoint says how to start one, instead of a false success."""
+    """A worker without an endpoint names its other ways to start, instead of a false success."""
     done = worker(MODEL_NAME=str(models.path("tiny")))
 
     assert 1 == done.returncode
-    assert "local_endpoint" in done.stderr
+    assert "--serve" in done.stderr
+    assert "--local" in done.stderr
 
 
 def test_a_wrong_word() -> None:
