@@ -21,6 +21,7 @@ from pathlib import Path
 import aiohttp
 
 MODEL = Path(__file__).parents[1] / ".cache" / "models" / "tiny"
+VLLM_SERVE = "vllm.entrypoints.launchers.api_server.entry"  # what `vllm serve` runs
 START_S = 300.0
 
 
@@ -111,7 +112,7 @@ async def main() -> None:
     options = parser.parse_args()
     ports = free_port(), free_port()
     vllm = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(MODEL)),
+        *(sys.executable, "-m", VLLM_SERVE, "--model", str(MODEL)),
         *("--served-model-name", "tiny", "--port", ports[1], "--dtype", "float32"),
         *("--enforce-eager", "--max-model-len", "512", "--max-num-seqs", "128"),
         *("--disable-uvicorn-access-log",),

@@ -23,6 +23,7 @@ pytestmark = pytest.mark.timeout(400)
 
 TINY = {"MODEL_NAME": str(models.path("tiny")), "SERVED_MODEL_NAME": "tiny,also-tiny"}
 KEY = {"authorization": f"Bearer {DOOR_KEY}"}
+VLLM_SERVE = "vllm.entrypoints.launchers.api_server.entry"  # what `vllm serve` runs
 MESSAGES = [{"role": "user", "content": "Hello"}]
 GREEDY = {"temperature": 0.0, "max_tokens": 12}
 ENDLESS = {"ignore_eos": True}
@@ -300,7 +301,7 @@ def test_the_same_as_vllms_own_server(door: Door) -> None:
     """`vllm serve` with the same model answers the same, apart from ids and times."""
     port = "18431"
     command = [
-        *(sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", TINY["MODEL_NAME"]),
+        *(sys.executable, "-m", VLLM_SERVE, "--model", TINY["MODEL_NAME"]),
         *("--served-model-name", "tiny", "also-tiny", "--port", port, "--dtype", "float32"),
         *("--enforce-eager", "--max-model-len", ENVIRON["MAX_MODEL_LEN"]),
     ]
