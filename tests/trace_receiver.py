@@ -19,7 +19,7 @@ class Receiver(trace_service_pb2_grpc.TraceServiceServicer):
                         "trace": span.trace_id.hex(),
                         "id": span.span_id.hex(),
                         "parent": span.parent_span_id.hex(),
-                        "attributes": {one.key: str(one.value) for one in span.attributes},
+                        "attributes": {one.key: one.value.string_value for one in span.attributes},
                     }
                     print(json.dumps(said), flush=True)
         return trace_service_pb2.ExportTraceServiceResponse()

@@ -62,7 +62,7 @@ def test_a_job_and_its_requests_are_one_trace(tmp_path: Path) -> None:
 
     jobs = {one["attributes"]["job"]: one for one in found if one["name"] == "job"}
     for kind, record in records.items():
-        (job,) = (one for name, one in jobs.items() if record.id in name)
+        job = jobs[record.job_id]
         inner = [one for one in found if one["parent"] == job["id"]]
         assert {job["trace"]} >= {one["trace"] for one in inner}
         assert {"native": 1, "beams": 3, "openai": 1, "failed": 0}[kind] == len(inner)
