@@ -22,7 +22,7 @@ tokens = prometheus_client.Counter("vllm:generation_tokens", "Tokens.", LABELS)
 def generate():
     for count in range(10**6):
         tokens.labels("tiny", "0").inc(2)
-        print(f"step {count}", flush=True)
+        print(f"step {count}\n", end="", flush=True)  # in one write: another thread prints too
         time.sleep(0.1)
 
 

@@ -49,7 +49,7 @@ def main():
         beat()
     number = signal.SIG_IGN if "stubborn" in sys.argv else lambda *_: told_to_stop.set()
     signal.signal(signal.SIGTERM, number)
-    print(os.getcwd())
+    print(f"{os.getcwd()}\n", end="")  # in one write
     while not told_to_stop.is_set():
         job = call(url("GET_JOB"))
         if job is None:
