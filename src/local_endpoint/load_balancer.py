@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import math
 import os
-import socket
 import time
 from collections.abc import AsyncIterator
 
@@ -21,6 +20,7 @@ from yarl import URL
 from local_endpoint import faults, usage, wire
 from local_endpoint.job import Job, Policy, Status, Worker
 from local_endpoint.jobs import WAITING_FOR_WORKERS, Jobs
+from local_endpoint.process import free_port
 from local_endpoint.recording import Post, Recording
 from local_endpoint.waiting import Waiters
 
@@ -48,7 +48,7 @@ class LoadBalancer:
 
     def environ(self, worker_id: str) -> dict[str, str]:
         """Return the variables of a new worker, with a free port of its own."""
-        port = _free_port({port for port, _ in self._ports.values()})
+        port = str(free_port({int(port) for port, _ in self._ports.values()}))
         health = os.environ.get("PORT_HEALTH") or port
         self._ports[worker_id] = port, health
         return {"WORKER_MODE": "load_balancer", "PORT": port, "PORT_HEALTH": health}
@@ -213,12 +213,3 @@ def _end_to_end(headers: CIMultiDictProxy[str]) -> CIMultiDict[str]:
 
 def _too_large(what: str, limit: int) -> str:
     return f"the {what} is larger than {limit:,} bytes"
-
-
-def _free_port(taken: set[str]) -> str:
-    while True:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            port = str(probe.getsockname()[1])
-        if port not in taken:
-            return port

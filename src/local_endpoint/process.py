@@ -7,8 +7,9 @@ import os
 import re
 import shlex
 import signal
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -140,6 +141,15 @@ def _lines(log: Path, start: int, most: int) -> bytes:
         file.seek(start)
         new = file.read(most)
     return new[: new.rfind(b"\n") + 1 or (most if len(new) == most else 0)]
+
+
+def free_port(taken: Collection[int]) -> int:
+    """Return a port that nobody listens on, and that is none of those promised to others."""
+    while True:
+        with socket.create_server(("", 0)) as server:
+            port: int = server.getsockname()[1]
+        if port not in taken:
+            return port
 
 
 def _die_with_parent() -> None:

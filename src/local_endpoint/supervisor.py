@@ -9,14 +9,13 @@ import itertools
 import math
 import os
 import signal
-import socket
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from local_endpoint.jobs import Jobs
-from local_endpoint.process import Process, WorkerError
+from local_endpoint.process import Process, WorkerError, free_port
 
 LOOK_S = 0.1  # between two looks at the workers
 TERM_S = 0.8  # from SIGTERM to SIGKILL at the end; all of it has 2 s, and engines are large
@@ -192,7 +191,7 @@ class Supervisor:
         cwd = home / "work"
         cwd.mkdir(parents=True)
         log = self._logs[worker_id] = self._directory / f"{worker_id}.log"
-        metrics_port = _free_port()
+        metrics_port = free_port({one.metrics_port for one in self._processes.values()})
         environ = {**os.environ, **self._environ(worker_id, home)}
         environ["METRICS_PORT"] = str(metrics_port)
         environ.setdefault("PYTHONUNBUFFERED", "1")  # a phase must be seen while it lasts
@@ -318,12 +317,6 @@ class Supervisor:
             if len(wanted) >= self.min_workers:
                 self._say(f"worker {process.id} starts, since jobs wait")
         self._to_replace.clear()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
 
 
 def wanted_workers(jobs: Jobs, count: int, starting: int) -> int:

@@ -107,15 +107,15 @@ class Door:
     def _read(self, scope: Any, body: Any, request_id: str) -> request.Request:
         query = scope["query_string"].decode("latin-1")
         path, method = scope["path"], scope["method"]
-        if path == NATIVE and method == "POST":
-            return request.read({"id": request_id, "input": body}, EACH, self._limits)
-        given = {"route": path + (f"?{query}" if query else ""), "method": method}
-        if isinstance(body, request.Form):
-            asked = request.read({"id": request_id, "input": given}, EACH, self._limits)
-            assert isinstance(asked, request.RouteRequest)
-            return replace(asked, body=body)
-        given["body"] = body
-        return request.read({"id": request_id, "input": given}, EACH, self._limits)
+        form = body if isinstance(body, request.Form) else None
+        given = body
+        if path != NATIVE or method != "POST":
+            route = path + (f"?{query}" if query else "")
+            given = {"route": route, "method": method, "body": None if form else body}
+        asked = request.read({"id": request_id, "input": given}, EACH, self._limits)
+        if form and isinstance(asked, request.RouteRequest):
+            return replace(asked, body=form)
+        return asked
 
     def _check_key(self, headers: Headers) -> None:
         kind, _, key = headers.get("authorization", "").partition(" ")

@@ -107,8 +107,8 @@ def suspect(environ: Mapping[str, str], found: Findings, *, http: bool) -> None:
     """Warn of what is set and does nothing: vLLM's server, misspellings, tokens that are none."""
     every = command_line.by_variable().items()
     ours = {variable.name for variable in VARIABLES if variable.http and http}
-    server = [name for name, option in every if option.server and environ.get(name)]
-    if server := [name for name in server if name not in ours]:
+    server = [name for name, one in every if one.server and environ.get(name) and name not in ours]
+    if server:
         found.warnings.append(
             f"{', '.join(server)}: options of vLLM's HTTP server, which does not run here, "
             f"are not read from the environment. {EXTRA_ARGS} sets them."

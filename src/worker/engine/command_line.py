@@ -86,13 +86,18 @@ class Option:
         return tuple(str(choice) for choice in self.action.choices or () if choice is not None)
 
     @property
+    def is_json_list(self) -> bool:
+        """Whether vLLM wants a list as JSON, which may be written here as any other list."""
+        return self.action.type is json.loads and isinstance(self.default, list)
+
+    @property
     def kind(self) -> str:
         """What a value looks like, found by trying values: vLLM wraps its types in closures."""
         if self.action.nargs == 0:
             return "switch"
         if self.choices:
             return "list" if self.action.nargs == "+" else "choice"
-        if self.action.type is json.loads and isinstance(self.default, list):
+        if self.is_json_list:
             return "list"
         if isinstance(self._try("{}"), dict) or is_dataclass(self._try("{}")):
             return "JSON object" if self._try("x") is None else "JSON object or text"
@@ -215,7 +220,7 @@ def read(option: Option, text: str) -> Any:
     text = text if option.dest == "chat_template" else text.strip()
     if option.kind == "switch":
         return boolean(text)
-    if option.kind == "list" and option.action.type is json.loads:
+    if option.is_json_list:
         return items(text)
     many = option.action.nargs == "+"
     values = [_one(option, item) for item in (items(text) if many else [text])]

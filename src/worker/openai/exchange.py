@@ -143,11 +143,8 @@ class ForClient(Exchange):
     async def pass_on(self, content: bytes, *, is_last: bool) -> None:  # noqa: ARG002
         if self.is_over():
             return
-        if b'"error"' in content:  # in a text its quotes would be escaped
-            content = self._without_errors(content)
-        if b'"usage"' in content:
-            for event in EventSplitter().feed(content):
-                self.usage = usage_in(event, self.usage)
+        if b'"error"' in content or b'"usage"' in content:  # a text's quotes would be escaped
+            content = self._noted(content)
         if content:
             await self._forward(content, more_body=True)
 
@@ -156,14 +153,16 @@ class ForClient(Exchange):
             self.usage = usage_of(bytes(self.content))
         await self._forward(bytes(self.content), more_body=False)
 
-    def _without_errors(self, content: bytes) -> bytes:
+    def _noted(self, content: bytes) -> bytes:
+        """Note what events say of tokens and of an error; return what stands before the error."""
         splitter, good = EventSplitter(), b""
         for event in (*splitter.feed(content), *splitter.rest()):
             _, self.error = weigh(event)
             if self.error:
-                break
+                return good
+            self.usage = usage_in(event, self.usage)
             good += event
-        return good
+        return content
 
     async def _forward(self, content: bytes, *, more_body: bool) -> None:
         if self._start:

@@ -34,13 +34,8 @@ class MessagesError(RequestError):
 
 
 def in_dialect(path: str, error: RequestError) -> RequestError:
-    """Return an error as the clients of a route read it."""
-    return MessagesError(error) if is_messages(path) else error
-
-
-def is_messages(path: str) -> bool:
-    """Say whether a route is one of Anthropic's."""
-    return "/messages" in path.partition("?")[0]
+    """Return an error as the clients of a route read it: Anthropic's have an envelope around it."""
+    return MessagesError(error) if "/messages" in path.partition("?")[0] else error
 
 
 def frame(error: RequestError) -> bytes:
