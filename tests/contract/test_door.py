@@ -234,8 +234,9 @@ def test_health_from_start_to_death() -> None:
         early = post(door, "/v1/completions", {"prompt": "Hello"})
         wait_until(lambda: 200 in watch.statuses, 240)
         family = family_of(door.process)
+        post(door, "/v1/completions", {"prompt": "Hello", "max_tokens": 2})  # the first is slow
         stream = door.client(max_retries=0).completions.create(
-            model="tiny", prompt="Hello", stream=True, max_tokens=2000, extra_body=ENDLESS
+            model="tiny", prompt="Hello", n=32, stream=True, max_tokens=2000, extra_body=ENDLESS
         )
         chunks = iter(stream)
         next(chunks)
