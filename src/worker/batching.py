@@ -2,13 +2,15 @@
 
 The first token leaves alone, so that the caller sees it at once; the sizes then grow, so that a
 long answer takes few posts; a timer keeps a slow model's tokens from waiting for company; and
-while a post is under way the next one fills up.
+while a post is under way the next one fills up. Tokens may wait outside for their batch, where they
+cost less than in here: they are held, and let go when they are wanted.
 """
 
 import asyncio
 import json
 import math
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -23,9 +25,10 @@ def _is_number(value: object) -> bool:
 class BatchSizes:
     """How many tokens leave together: `min`, `min·growth`, `min·growth²`, … up to `max`.
 
-    A batch also leaves when its oldest token has waited `max_delay_s` seconds, and takes along
-    whatever else is queued, up to `max`. With `max_delay_s=0` both are off: a batch is exactly as
-    large as its turn says. No batch exceeds `max_bytes`, unless a single item does.
+    A batch also leaves `max_delay_s` seconds after the one before it (the first: after its oldest
+    token came), and takes along whatever else is queued, up to `max`. With `max_delay_s=0` both are
+    off: a batch is exactly as large as its turn says. No batch exceeds `max_bytes`, unless a single
+    item does.
 
     Raises ValueError with a sentence for sizes that make no sense.
     """
@@ -69,13 +72,18 @@ class Outbox(Generic[T]):
     What is put ahead waits for nothing.
     """
 
-    def __init__(self, sizes: BatchSizes) -> None:
+    def __init__(self, sizes: BatchSizes, apart_s: Callable[[], float] = lambda: 0.0) -> None:
+        """`apart_s` says how far apart batches have to be at the moment, beyond `max_delay_s`."""
         self._sizes = sizes
+        self._apart_s = apart_s
         self._target: float = sizes.min  # floored only for use: 2, 3, 4.5, 6.75 is 2, 3, 4, 6
         self._queue: deque[tuple[T, int, int, float]] = deque()  # item, tokens, bytes, put at
         self._ahead: tuple[T, int] | None = None
         self._tokens = 0
         self._bytes = 0
+        self._held = 0  # tokens
+        self._held_since = math.inf
+        self._holders: dict[Callable[[], None], None] = {}  # in order
         self.envelope_bytes = 0  # what every batch weighs beside its items
         self.sent_bytes = 0
         self.sent_tokens = 0
@@ -83,30 +91,39 @@ class Outbox(Generic[T]):
         self._closed = False
         self._error: BaseException | None = None
         self._waiter: asyncio.Future[None] | None = None
+        self._leave_at: float | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._is_late = False  # `_leave_at` has passed
 
     def put(self, item: T, tokens: int, size_bytes: int) -> None:
         """Queue an item; after `close` it is ignored, since an abort may cross the last output."""
         if self._closed:
             return
-        now = asyncio.get_running_loop().time()
-        self._queue.append((item, tokens, size_bytes, now))
+        self._queue.append((item, tokens, size_bytes, asyncio.get_running_loop().time()))
         self._tokens += tokens
         self._bytes += size_bytes
-        if self._waiter is None:
-            return
-        if self._is_due():
-            _wake(self._waiter)
-        elif tokens and self._timer is None:
-            self._start_timer(self._waiter, oldest=now)
+        if tokens:
+            self._look_at_the_clock()
+        self._wake_if_due()
 
     def put_ahead(self, item: T, size_bytes: int) -> None:
         """Let a sign of life leave at once and alone. It counts nothing; the latest one counts."""
         if self._closed:
             return
         self._ahead = (item, size_bytes)
-        if self._waiter is not None:
-            _wake(self._waiter)
+        self._wake_if_due()
+
+    def hold(self, tokens: int, let_go: Callable[[], None]) -> None:
+        """Know of so many tokens that wait outside, where they cost less.
+
+        `let_go` is called as soon as they are wanted, at once or later, and has to have them put.
+        """
+        if not self._holders:
+            self._held_since = asyncio.get_running_loop().time()
+        self._held += tokens
+        self._holders[let_go] = None
+        self._look_at_the_clock()
+        self._let_go_if_wanted()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the stream; `next` raises the error once everything queued has left.
@@ -117,8 +134,7 @@ class Outbox(Generic[T]):
             return
         self._closed = True
         self._error = error
-        if self._waiter is not None:
-            _wake(self._waiter)
+        self._wake_if_due()
 
     async def next(self) -> list[T] | None:
         """Wait until a batch is due and take it; None, from then on always, at the end.
@@ -143,33 +159,63 @@ class Outbox(Generic[T]):
             or self._ahead is not None
             or self._tokens >= int(self._target)
             or self._bytes >= self._sizes.max_bytes
+            or (self._is_late and self._tokens > 0)
         )
+
+    def _wake_if_due(self) -> None:
+        if self._waiter is not None and self._is_due() and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _let_go_if_wanted(self) -> None:
+        known = self._tokens + self._held
+        if self._waiter is None:
+            is_wanted = known >= self._sizes.max  # more than that no batch may have
+        else:
+            is_wanted = self._is_late or known >= int(self._target)
+        if is_wanted or not self._sizes.max_delay_s:
+            holders, self._holders = self._holders, {}
+            self._held, self._held_since = 0, math.inf
+            for let_go in holders:
+                let_go()
 
     async def _wait(self) -> None:
         waiter = self._waiter = asyncio.get_running_loop().create_future()
-        self._timer = None
-        oldest = next((put_at for _, tokens, _, put_at in self._queue if tokens), None)
-        if oldest is not None:
-            self._start_timer(waiter, oldest)
+        self._let_go_if_wanted()
         try:
             await waiter
         finally:
             if self._waiter is waiter:  # else we are cancelled, and the next call waits already
                 self._waiter = None
-                if self._timer is not None:
-                    self._timer.cancel()
 
-    def _start_timer(self, waiter: asyncio.Future[None], oldest: float) -> None:
-        if self._sizes.max_delay_s:
-            leave_at = oldest + self._sizes.max_delay_s
-            self._timer = asyncio.get_running_loop().call_at(leave_at, _wake, waiter)
+    def _look_at_the_clock(self) -> None:
+        """Start the timer where there are tokens for the next batch and none runs."""
+        if self._timer is not None or self._is_late or not self._sizes.max_delay_s:
+            return
+        loop = asyncio.get_running_loop()
+        if self._leave_at is None:
+            self._leave_at = loop.time() + self._delay_s()
+        if loop.time() >= self._leave_at:
+            self._is_late = True
+        else:
+            self._timer = loop.call_at(self._leave_at, self._is_time)
+
+    def _is_time(self) -> None:
+        self._timer = None
+        self._is_late = True
+        if self._waiter is not None:
+            self._let_go_if_wanted()
+            self._wake_if_due()
+
+    def _delay_s(self) -> float:
+        return max(self._sizes.max_delay_s, self._apart_s())
 
     def _take(self) -> list[T]:
         sizes = self._sizes
         enough = sizes.max if sizes.max_delay_s else int(self._target)
         batch: list[T] = []
         batch_tokens = batch_bytes = 0
-        self.waited_s += asyncio.get_running_loop().time() - self._queue[0][3]
+        now = asyncio.get_running_loop().time()
+        self.waited_s += now - self._queue[0][3]
         while self._queue:
             item, tokens, size_bytes, _ = self._queue[0]
             if batch and batch_bytes + size_bytes > sizes.max_bytes:
@@ -187,9 +233,16 @@ class Outbox(Generic[T]):
         self.sent_tokens += batch_tokens
         if batch_tokens:
             self._target = min(self._target * sizes.growth, sizes.max)
+            self._begin_next(now)
         return batch
 
-
-def _wake(waiter: asyncio.Future[None]) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
+    def _begin_next(self, now: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._is_late = False
+        # What a full batch leaves behind has waited already.
+        oldest = next((put_at for _, tokens, _, put_at in self._queue if tokens), now)
+        self._leave_at = min(oldest, self._held_since) + self._delay_s()
+        if self._tokens or self._held:
+            self._look_at_the_clock()

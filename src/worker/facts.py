@@ -92,7 +92,7 @@ class Facts:
 
     `defaults` is what vLLM reads of the model's generation_config.json, `inherited` the rest of
     it; `eos` are token ids. `most_tokens` is the deployment's own limit of an answer's length.
-    `why_no_chain` says why there is no chain; empty where it runs.
+    `why_no_chain` says why there is no chain; empty where it runs. `merges` is STREAM_MERGE.
     """
 
     vocab_size: int
@@ -100,6 +100,8 @@ class Facts:
     most_tokens: int | None = None
     eos: tuple[int, ...] = ()
     has_tokenizer: bool = True
+    parses_reasoning: bool = False
+    merges: bool = True
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     inherited: Mapping[str, Any] = field(default_factory=dict)

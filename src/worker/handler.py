@@ -7,6 +7,7 @@ drains it: so an answer can be stopped at any moment, also while a batch is bein
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
@@ -49,11 +50,14 @@ class Handler:
         sizes: BatchSizes,
         max_result_bytes: int,
         limits: Limits | None = None,
+        max_posts_per_second: float = math.inf,
     ) -> None:
         self._dialect = dialect
         self._sizes = sizes
         self._max_result_bytes = max_result_bytes
         self._limits = limits or Limits()
+        self._max_posts_per_second = max_posts_per_second
+        self._streaming: set[asyncio.Task[Any]] = set()
         self.running: set[asyncio.Task[Any]] = set()
         self.lost = 0
         self.is_closed = False
@@ -75,7 +79,11 @@ class Handler:
         except RequestError as error:
             asked, refused = request.outline(job, self._sizes), error
         call = self._dialect(asked)
-        outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
+        sizes = asked.sizes if asked.stream else WHOLE
+        outbox: Outbox[Any] = Outbox(sizes, self._apart_s)
+        if asked.stream:
+            self._streaming.add(task)
+            task.add_done_callback(self._streaming.discard)
         with Record(asked, call) as record:
             answering = begin(_refuse(refused) if refused else call.answer(outbox), outbox)
             # The SDK stops a job by cancelling its task, mostly while this generator is suspended
@@ -95,6 +103,10 @@ class Handler:
                     yield value
             finally:
                 answering.cancel()
+
+    def _apart_s(self) -> float:
+        """Return how far apart a stream's posts have to be, so that all together are not many."""
+        return len(self._streaming) / self._max_posts_per_second
 
 
 async def _refuse(error: RequestError) -> None:

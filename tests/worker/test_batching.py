@@ -256,16 +256,19 @@ def test_every_size_and_speed(sizes: BatchSizes, gap: Gap, post: Gap, seed: int)
     assert items == [item for batch in batches for item in batch.items]
 
     waiting, target = list(items), float(sizes.min)
+    leave_at: float | None = None
     for batch in batches:
         assert batch.items
         counting = [item for item in batch.items if item.tokens]
         assert batch.tokens <= sizes.max or len(counting) == 1
         assert batch.size_bytes <= sizes.max_bytes or len(batch.items) == 1
-        check_moment(batch, waiting, int(target), sizes, put_at, closed_at)
+        check_moment(batch, waiting, int(target), sizes, put_at, closed_at, leave_at)
         waiting = waiting[len(batch.items) :]
         check_fill(batch, waiting, int(target), sizes, put_at)
         if counting:
             target = min(target * sizes.growth, sizes.max)
+            behind = next((put_at[item] for item in waiting if item.tokens), batch.left_at)
+            leave_at = min(behind, batch.left_at) + sizes.max_delay_s
 
 
 def check_moment(
@@ -275,6 +278,7 @@ def check_moment(
     sizes: BatchSizes,
     put_at: dict[Item, float],
     closed_at: float,
+    leave_at: float | None,
 ) -> None:
     """It left neither later nor sooner than the first reason to leave."""
 
@@ -289,7 +293,8 @@ def check_moment(
     ]
     oldest = next((item for item in waiting if item.tokens), None)
     if sizes.max_delay_s and oldest is not None:
-        reasons.append(put_at[oldest] + sizes.max_delay_s)
+        came = put_at[oldest]
+        reasons.append(came + sizes.max_delay_s if leave_at is None else max(came, leave_at))
     assert max(batch.asked_at, min(reasons)) == pytest.approx(batch.left_at, abs=1e-6)
 
 
@@ -311,20 +316,20 @@ def check_fill(
 
 
 def test_timer_slow_model() -> None:
-    """At 10 tokens a second each leaves 0.1 s after it came, not when 50 have gathered."""
-    batches, put_at, _ = run(stream(BatchSizes(min=50), tokens(20), gap=0.10001))
+    """At 7 tokens a second each leaves as it comes, once the first has waited for 50 in vain."""
+    batches, put_at, _ = run(stream(BatchSizes(min=50), tokens(20), gap=0.15))
 
     assert [1] * 20 == [batch.tokens for batch in batches]
     waited = [batch.left_at - put_at[batch.items[0]] for batch in batches]
-    assert pytest.approx([0.1] * 20) == waited
+    assert pytest.approx([0.1, 0.05, *[0.0] * 18]) == waited
 
 
 def test_timer_gathers() -> None:
-    """The oldest token's wait decides, and whoever came meanwhile leaves with it."""
-    batches, _, _ = run(stream(BatchSizes(min=50), tokens(9), gap=0.04))
+    """Batches leave 0.1 s apart, with whoever came meanwhile."""
+    batches, _, _ = run(stream(BatchSizes(min=50), tokens(9), gap=0.039))
 
-    assert [[0, 1, 2], [3, 4, 5], [6, 7, 8]] == [batch.names for batch in batches]
-    assert pytest.approx([0.1, 0.22, 0.34]) == [batch.left_at for batch in batches]
+    assert [[0, 1, 2], [3, 4, 5], [6, 7], [8]] == [batch.names for batch in batches]
+    assert pytest.approx([0.1, 0.2, 0.3, 9 * 0.039]) == [batch.left_at for batch in batches]
 
 
 def test_timer_needs_no_next_token() -> None:
@@ -413,6 +418,87 @@ def test_timer_on_uvloop() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert tokens(3) == runner.run(main())
+
+
+# --- what waits outside ---------------------------------------------------------------------------
+
+
+class Outside:
+    """Holds tokens like the engine's collector: what it is let go of is put in one item."""
+
+    def __init__(self, outbox: Outbox[Item]) -> None:
+        self._outbox = outbox
+        self._names = itertools.count()
+        self._tokens = 0
+
+    def take(self) -> None:
+        self._tokens += 1
+        self._outbox.hold(1, self.let_go)
+
+    def let_go(self) -> None:
+        asyncio.get_running_loop().call_soon(self._put)  # as a task that is woken
+
+    def _put(self) -> None:
+        if self._tokens:
+            self._outbox.put(Item(next(self._names), self._tokens), self._tokens, 200)
+        self._tokens = 0
+
+
+async def held_stream(sizes: BatchSizes, count: int, gap: Gap, post: Gap) -> list[Batch]:
+    outbox: Outbox[Item] = Outbox(sizes)
+    outside = Outside(outbox)
+    consumer = asyncio.create_task(consume(outbox, post))
+    await asyncio.sleep(0)
+    for _ in range(count):
+        outside.take()
+        await pause(gap)
+    outside.let_go()  # the end waits for nothing
+    await asyncio.sleep(0)
+    outbox.close()
+    return await consumer
+
+
+@pytest.mark.parametrize("gap", [0.0003, 0.0103, 0.0701, 0.307])
+@pytest.mark.parametrize("post", [None, 0.002, 0.151, 0.709])
+@pytest.mark.parametrize("sizes", [BatchSizes(), BatchSizes(2, 10, 1.5), BatchSizes(50)])
+def test_held_tokens_leave_when_others_would(sizes: BatchSizes, gap: float, post: Gap) -> None:
+    """Tokens that wait outside leave in the batches, and at the moments, that they else would."""
+    put, _, _ = run(stream(sizes, tokens(200), gap, post))
+    held = run(held_stream(sizes, 200, gap, post))
+
+    assert [batch.tokens for batch in put] == [batch.tokens for batch in held]
+    assert pytest.approx([batch.left_at for batch in put]) == [batch.left_at for batch in held]
+
+
+def test_held_tokens_are_one_item() -> None:
+    """However many tokens wait for a batch, they are put when it leaves, and in one item."""
+    batches = run(held_stream(BatchSizes(), 128, 0.0103, None))
+
+    assert len(batches) < 128 / 5
+    assert [1] * len(batches) == [len(batch.items) for batch in batches]
+
+
+@pytest.mark.parametrize("sizes", [EXACT, BatchSizes(min=1, max=1, growth=1)])
+def test_nothing_is_held(sizes: BatchSizes) -> None:
+    """With exact sizes, and where each token is a batch, nothing waits outside."""
+    batches = run(held_stream(sizes, 40, 0.01, None))
+
+    assert [1] * 40 == [item.tokens for batch in batches for item in batch.items]
+
+
+def test_batches_apart() -> None:
+    """Batches are as far apart as they have to be, be it farther than the timer's delay."""
+
+    async def main() -> list[Batch]:
+        outbox: Outbox[Item] = Outbox(BatchSizes(), lambda: 0.25)
+        consumer = asyncio.create_task(consume(outbox, None))
+        await produce(outbox, tokens(100), 0.0097, {})
+        return await consumer
+
+    left_at = [batch.left_at for batch in run(main())]
+
+    assert left_at[0] == 0
+    assert pytest.approx([0.25, 0.25]) == [b - a for a, b in itertools.pairwise(left_at[3:6])]
 
 
 # --- what rides along -----------------------------------------------------------------------------

@@ -86,6 +86,17 @@ class Own(Limits):
         "0: as long as it takes, and every post has exactly its size.",
         least=0,
     )
+    max_posts_per_second: int = variable(
+        400,
+        "How much the worker posts for all its streams together: with many, each posts less often "
+        "than MAX_BATCH_DELAY_MS says. Without effect where that is 0.",
+        least=1,
+    )
+    stream_merge: bool = variable(
+        True,
+        "Let one event of an OpenAI stream tell of all the tokens that leave with the same post. "
+        "0: an event for each token. Without effect where MAX_BATCH_DELAY_MS is 0.",
+    )
     raw_openai_output: bool = variable(
         True,
         "Stream OpenAI answers as the text of server-sent events, which OpenAI's clients need. "

@@ -22,6 +22,7 @@ def facts_of(config: Any, **others: Any) -> Facts:
         else model.override_generation_config.get("max_new_tokens"),
         eos=tuple(eos) if isinstance(eos, list) else () if eos is None else (eos,),
         has_tokenizer=not model.skip_tokenizer_init,
+        parses_reasoning=bool(config.structured_outputs_config.reasoning_parser),
         engine_options={
             "enforce_eager": model.enforce_eager,
             "kv_cache_dtype": config.cache_config.cache_dtype,

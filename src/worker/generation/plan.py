@@ -69,6 +69,12 @@ class Plan:
         return self.ranked or int(self.params.n)
 
     @property
+    def shows_each_step(self) -> bool:
+        """Whether each output is looked at as soon as it comes."""
+        has_deadline = self.max_time_s is not None
+        return bool(self.beams or self.guidance or self.scores or self.logits or has_deadline)
+
+    @property
     def is_costly(self) -> bool:
         """Whether a watermark is asked for whose every token costs thousands of operations."""
         watermark = (self.order.fields if self.order else {}).get("watermarking_config") or {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from worker.batching import Outbox, weight
 from worker.engine import rendering
+from worker.engine.pacing import paced
 from worker.engine.server import Engine
 from worker.errors import RequestError
 from worker.facts import Facts
@@ -170,8 +171,9 @@ class NativeCall:
         plan = writer.plan
         sequences = plan.beams.width if plan.beams else 1 if plan.guidance else plan.params.n
         async with self._turns.taken(plan.order, is_costly=plan.is_costly, sequences=sequences):
-            async for piece in writer.pieces():
-                outbox.put(piece, len(piece.token_ids), piece.size_bytes)
+            with paced(outbox, merges=self._facts.merges and not plan.shows_each_step):
+                async for piece in writer.pieces():
+                    outbox.put(piece, len(piece.token_ids), piece.size_bytes)
 
 
 def _no_tokenizer(what: str, param: str) -> RequestError:

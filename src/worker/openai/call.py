@@ -13,6 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from worker.batching import Outbox
+from worker.engine.pacing import paced
 from worker.engine.server import NOTED, Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Facts
@@ -77,10 +78,12 @@ class RouteCall:
         Cancelling it tells the app that the client is gone, and waits for the app to stop.
         """
 
-        def exchange(body: bytes, report: Report | None) -> Exchange:
-            return ForJob(body, report, outbox, comments=self._raw)
+        with paced(outbox, merges=self._merges()) as pace:
 
-        await self._call(exchange)
+            def exchange(body: bytes, report: Report | None) -> Exchange:
+                return ForJob(body, report, pace, comments=self._raw)
+
+            await self._call(exchange)
 
     async def pass_on(self, headers: Headers, leaving: asyncio.Future[None], send: Any) -> None:
         """Call the app for an HTTP client, who gets its events as they come.
@@ -93,6 +96,17 @@ class RouteCall:
             return ForClient(body, report, leaving, send)
 
         await self._call(exchange, headers)
+
+    def _merges(self) -> bool:
+        """Say whether an event may tell of several tokens.
+
+        vLLM's parsers of tools and reasoning look for their marks in what one output brings, and
+        the answers to several prompts wait for each other on their way.
+        """
+        body = self._request.body if isinstance(self._request.body, dict) else {}
+        if body.get("tools") or self._facts.parses_reasoning:
+            return False
+        return self._facts.merges and count_prompts(body.get("prompt")) == 1
 
     async def _call(
         self, make: Callable[[bytes, Report | None], Exchange], headers: Headers = ()

@@ -54,26 +54,26 @@ _told = msgspec.json.Decoder(_Telling).decode
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-def weigh(event: bytes) -> tuple[int, Any]:
-    """Return how much output an event carries (0 or 1) and its error, if it is one.
+def weigh(event: bytes) -> tuple[bool, Any]:
+    """Return whether an event carries output, and its error, if it is one.
 
     Chat and completion chunks carry output unless they announce the role or hold the usage;
     events of the Responses and Anthropic routes carry it when their type says delta.
     """
     data = payload(event)
     if data == b"[DONE]":
-        return 0, None
+        return False, None
     try:
         parsed = _decode(data)
     except msgspec.DecodeError:
-        return 0, None
+        return False, None
     if parsed.error is not None:
-        return 0, parsed.error
+        return False, parsed.error
     if parsed.choices is not None:
         carries = any(c.delta is None or c.delta.role is None for c in parsed.choices)
     else:
         carries = parsed.type.endswith("delta")
-    return int(carries), None
+    return carries, None
 
 
 def usage_in(event: bytes, before: Usage) -> Usage:

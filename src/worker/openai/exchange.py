@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from worker.batching import Outbox, weight
+from worker.batching import weight
+from worker.engine.pacing import Pace
 from worker.errors import RequestError
 from worker.openai.events import (
     EventSplitter,
@@ -89,13 +90,12 @@ class Exchange:
 class ForJob(Exchange):
     """An exchange whose reply goes into a job's outbox, event by event or whole."""
 
-    def __init__(
-        self, body: bytes, report: Report | None, outbox: Outbox[Any], *, comments: bool
-    ) -> None:
+    def __init__(self, body: bytes, report: Report | None, pace: Pace, *, comments: bool) -> None:
         """`comments` says whether whoever reads the stream takes events that only show life."""
         super().__init__(body, report)
         self._splitter = EventSplitter()
-        self._outbox = outbox
+        self._pace = pace
+        self._outbox = pace.outbox
         self._comments = comments
 
     async def pass_on(self, content: bytes, *, is_last: bool) -> None:
@@ -118,9 +118,9 @@ class ForJob(Exchange):
             return
         if b'"usage"' in event:
             self.usage = usage_in(event, self.usage)
-        tokens, self.error = weigh(event)
+        carries, self.error = weigh(event)
         if not self.error:  # it is told in the dialect of the route, and is the end
-            self._outbox.put(event, tokens, written_bytes(event))
+            self._outbox.put(event, self._pace.take() if carries else 0, written_bytes(event))
 
 
 class ForClient(Exchange):

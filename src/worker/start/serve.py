@@ -122,7 +122,8 @@ def _settings(
 
 def _facts(settings: Settings, engine: Engine) -> Facts:
     config = engine.client.vllm_config
-    facts = facts_of(config, limits=settings.own, why_no_chain=engine.why_no_chain)
+    own = settings.own
+    facts = facts_of(config, limits=own, why_no_chain=engine.why_no_chain, merges=own.stream_merge)
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
@@ -158,7 +159,7 @@ def _handler(settings: Settings, dialect: Callable[[Request], Call]) -> Handler:
         own.default_batch_size_growth_factor,
         own.max_batch_delay_ms / 1000,
     )
-    return Handler(dialect, sizes, own.max_result_mb * 1_000_000, own)
+    return Handler(dialect, sizes, own.max_result_mb * 1_000_000, own, own.max_posts_per_second)
 
 
 def _door(settings: Settings, dialect: Callable[[Request], Any]) -> Door:

@@ -1,0 +1,92 @@
+"""Outputs of the engine are merged while they would only wait for their batch.
+
+An event of nine tokens costs what one of a single token costs. vLLM merges the outputs of a request
+itself while nobody asks for them; here it does so until the job's outbox wants them.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+from vllm.v1.engine import async_llm
+from vllm.v1.engine.output_processor import RequestOutputCollector
+
+from worker.batching import Outbox
+
+MOST_LOGPROBS = 32  # of a token; more than OpenAI's API allows
+
+_pace: ContextVar["Pace | None"] = ContextVar("pace", default=None)
+
+
+@dataclass
+class Pace:
+    """How one job takes what the engine's requests give that are made in its context.
+
+    `merges` says whether outputs may be merged. `tokens` have come that no event has told of yet.
+    """
+
+    outbox: Outbox[Any]
+    merges: bool
+    tokens: int = 0
+    is_counted: bool = False
+
+    def take(self) -> int:
+        """Return how many tokens the next event tells of: 1 where none are counted."""
+        if not self.is_counted:
+            return 1
+        tokens, self.tokens = self.tokens, 0
+        return tokens
+
+
+@contextmanager
+def paced(outbox: Outbox[Any], *, merges: bool) -> Iterator[Pace]:
+    """Pace what streams from the engine in this context."""
+    pace = Pace(outbox, merges)
+    token = _pace.set(pace)
+    try:
+        yield pace
+    finally:
+        _pace.reset(token)
+
+
+class Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM is Any to mypy
+    """What vLLM puts the outputs of one request into, and takes them from."""
+
+    def __init__(self, output_kind: Any, request_id: str) -> None:
+        super().__init__(output_kind, request_id)
+        self._pace = _pace.get() if self.aggregate else None
+        self._held = RequestOutputCollector(output_kind, request_id)
+        self._tokens = 0
+        if self._pace is not None:
+            self._pace.is_counted = True
+
+    def put(self, output: Any) -> None:
+        """Take an output, or the error that ends the request."""
+        if self._pace is None or isinstance(output, Exception):
+            super().put(output)
+            return
+        self._held.put(output)
+        tokens = sum(len(one.token_ids) for one in output.outputs)
+        self._tokens += tokens
+        if self._pace.merges and not output.finished and not _is_heavy(output):
+            self._pace.outbox.hold(tokens, self._let_go)
+        else:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        output = self._held.get_nowait()
+        if output is not None and self._pace is not None:
+            self._pace.tokens, self._tokens = self._pace.tokens + self._tokens, 0
+            super().put(output)
+
+
+def _is_heavy(output: Any) -> bool:
+    """Say whether a batch of such outputs may be more than a post should carry."""
+    return any(one.logprobs and len(one.logprobs[0]) > MOST_LOGPROBS for one in output.outputs)
+
+
+def install() -> None:
+    """Let vLLM collect the outputs of its requests so."""
+    async_llm.RequestOutputCollector = Collector
