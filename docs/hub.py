@@ -152,6 +152,8 @@ def _input(of: Option | Variable) -> dict[str, Any]:
         return {"type": "string", "options": _choices(of.choices, optional=not given), **given}
     if of.kind in ("whole number", "number") and isinstance(default, int | float):
         return {"type": "number", "default": default}
+    if isinstance(of, Variable) and of.word:
+        return {"type": "string", "default": str(default)}
     # A number without a default is text: an empty number field would send 0.
     return {"type": "string"}
 

@@ -47,7 +47,11 @@ def first_jobs(tiny_and_its_first_jobs: tuple[Served, list[Record]]) -> list[Rec
 @pytest.fixture(scope="session")
 def smollm2() -> Iterator[Served]:
     """A real chat model with the defaults of batching, and scores of the whole vocabulary."""
-    environ = {"MODEL_NAME": str(models.path("smollm2-135m-instruct")), "MAX_SCORES": "49152"}
+    environ = {
+        "MODEL_NAME": str(models.path("smollm2-135m-instruct")),
+        "MAX_SCORES": "49152",
+        "MAX_CONCURRENCY": "auto",
+    }
     with serve(environ) as served:
         yield served
 

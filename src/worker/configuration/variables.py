@@ -30,12 +30,14 @@ class Variable:
     aliases: tuple[str, ...] = ()
     retired: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
+    word: str = ""  # that may stand for a number
     http: bool = False  # read only where requests come over HTTP: others use such names too
 
     @property
     def kind(self) -> str:
         kinds = {bool: "switch", int: "whole number", float: "number", tuple: "list"}
-        return kinds.get(type(self.default), " or ".join(self.choices) or "text")
+        kind = kinds.get(type(self.default), " or ".join(self.choices) or "text")
+        return f"{kind} or {self.word}" if self.word else kind
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -55,7 +57,9 @@ class Variable:
                 return _paths(text)
             case "text":
                 return text.strip()
-        number = read_number(text, int if self.kind == "whole number" else float)
+        if self.word and text.strip().lower() == self.word:
+            return self.word
+        number = read_number(text, type(self.default))
         if self.least is not None and number < self.least:
             raise ValueError(f"must be at least {self.least:g}")
         if self.most is not None and number > self.most:
@@ -67,7 +71,13 @@ class Variable:
 class Own(Limits):
     """The worker's own variables, each under the field's name in capitals."""
 
-    max_concurrency: int = variable(100, "How many jobs the worker works on at once.", least=1)
+    max_concurrency: int | str = variable(
+        100,
+        "How many jobs the worker works on at once. `auto`: as many as the engine runs at once "
+        "(MAX_NUM_SEQS) and its cache holds when each fills a quarter of the context.",
+        least=1,
+        word="auto",
+    )
     default_batch_size: int = variable(
         50, "The most tokens that one post of a stream carries.", least=1
     )

@@ -37,6 +37,15 @@ def facts_of(config: Any, **others: Any) -> Facts:
     )
 
 
+def room(config: Any) -> int:
+    """Return how many requests run at once when each fills a quarter of the context."""
+    scheduler, cache = config.scheduler_config, config.cache_config
+    tokens = (cache.num_gpu_blocks or 0) * cache.block_size  # of all data-parallel engines
+    engines = config.parallel_config.data_parallel_size
+    fitting = 4 * tokens // config.model_config.max_model_len
+    return max(1, int(min(scheduler.max_num_seqs * engines, fitting)))
+
+
 def model_defaults(config: Any) -> dict[str, Any]:
     """Return the generation parameters of the model's own that the deployment lets count."""
     model = config.model_config

@@ -17,7 +17,7 @@ from worker.batching import BatchSizes
 from worker.configuration.settings import Settings
 from worker.door import Door
 from worker.engine import media, probe, server
-from worker.engine.facts import facts_of, model_defaults
+from worker.engine.facts import facts_of, model_defaults, room
 from worker.engine.server import Engine
 from worker.errors import StartError
 from worker.facts import Facts
@@ -102,7 +102,7 @@ def run(
                     grace_s=settings.own.shutdown_grace_s,
                 )
             else:
-                sdk.serve(handler.handle, loop, settings.own.max_concurrency)
+                sdk.serve(handler.handle, loop, _concurrency(settings, engine))
         except Exception as error:
             fail(error)
         watch.cancel()
@@ -160,6 +160,15 @@ def _handler(settings: Settings, dialect: Callable[[Request], Call]) -> Handler:
         own.max_batch_delay_ms / 1000,
     )
     return Handler(dialect, sizes, own.max_result_mb * 1_000_000, own, own.max_posts_per_second)
+
+
+def _concurrency(settings: Settings, engine: Engine) -> int:
+    wanted = settings.own.max_concurrency
+    if isinstance(wanted, int):
+        return wanted
+    most = room(engine.client.vllm_config)
+    say(f"MAX_CONCURRENCY=auto: {most} jobs at once.")
+    return most
 
 
 def _door(settings: Settings, dialect: Callable[[Request], Any]) -> Door:

@@ -62,6 +62,7 @@ def test_defaults() -> None:
     ("name", "text", "field", "expected"),
     [
         ("MAX_CONCURRENCY", "8", "max_concurrency", 8),
+        ("MAX_CONCURRENCY", "Auto", "max_concurrency", "auto"),
         ("DEFAULT_MIN_BATCH_SIZE", "2", "default_min_batch_size", 2),
         ("MIN_BATCH_SIZE", "2", "default_min_batch_size", 2),
         ("DEFAULT_BATCH_SIZE", "10", "default_batch_size", 10),
