@@ -92,8 +92,8 @@ class Own(Limits):
     )
     max_batch_delay_ms: int = variable(
         100,
-        "How long a token may wait for its batch to fill, in milliseconds. "
-        "0: as long as it takes, and every post has exactly its size.",
+        "How far apart the posts of a stream may be while there are tokens to post, in "
+        "milliseconds. 0: as far as it takes, and every post has exactly its size.",
         least=0,
     )
     max_posts_per_second: int = variable(
