@@ -15,6 +15,7 @@ from pathlib import Path
 
 from worker.configuration.environ import BAKED, process_environ, speaks_http
 from worker.errors import StartError
+from worker.lifetime import begin_fork_server
 from worker.logs import to_stderr, write_json
 from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
@@ -85,6 +86,8 @@ def main() -> int:
             else:
                 _refuse_no_endpoint(environ, others)
             start.phase("importing vLLM")
+            if "VLLM_WORKER_MULTIPROC_METHOD" not in os.environ:
+                begin_fork_server("worker.engine.preloaded")
         from worker.configuration.settings import help_text
         from worker.start import serve
 

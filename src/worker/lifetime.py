@@ -1,4 +1,7 @@
-"""Every process has a parent: a child of this worker ends with the process that made it."""
+"""Every process has a parent: a child of this worker ends with the process that made it.
+
+The engine's are made by Python's fork server, which imports vLLM while the worker does.
+"""
 
 import ctypes
 import importlib
@@ -6,7 +9,9 @@ import multiprocessing
 import os
 import pickle
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing import forkserver
+from multiprocessing.context import get_spawning_popen
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
@@ -27,11 +32,35 @@ def die_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
+def begin_fork_server(module: str) -> None:
+    """Start the fork server, which imports `module` now; that one has to call `be_fork_server`.
+
+    What is made by it gets this process's environment, as it is then.
+    """
+    multiprocessing.set_forkserver_preload([module])
+    forkserver.ensure_running()
+
+
+def be_fork_server() -> None:
+    """End with the worker, which Python's fork server outlives as long as it has children.
+
+    A SIGTERM to the whole group is for the worker to act upon.
+    """
+    die_with_parent(os.getppid())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
+def fork_server() -> int | None:
+    """Return the fork server's process id, if there is one."""
+    pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    return pid
+
+
 class Child:
     """A function for `multiprocessing` to run in a process that dies with its parent.
 
-    A spawned process does so from the moment it unpickles this, before it imports what the function
-    needs: vLLM takes seconds.
+    A process that is not forked from this one does so from the moment it unpickles this, before it
+    imports what the function needs: vLLM takes seconds.
     """
 
     def __init__(self, run: Callable[..., Any]) -> None:
@@ -42,11 +71,16 @@ class Child:
         return self._run(*args, **kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (os.getpid(), pickle.dumps(self._run))
+        method = getattr(get_spawning_popen(), "method", None)
+        parent = fork_server() if method == "forkserver" else os.getpid()
+        return _unpickle, (parent, dict(os.environ), pickle.dumps(self._run))
 
 
-def _unpickle(parent: int, run: bytes) -> Any:
+def _unpickle(parent: int | None, environ: Mapping[str, str], run: bytes) -> Any:
     die_with_parent(parent)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(environ)
     # What it does for logs; Python's own spawning leaves out a main file called __main__.
     importlib.import_module("worker.__main__")
     return pickle.loads(run)

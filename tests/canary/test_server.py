@@ -12,6 +12,7 @@ import httpx
 
 from canary.touch import Row, prove, rows, the
 
+COLLECTOR = "vllm.v1.engine.output_processor:RequestOutputCollector"
 ASYNC_LLM = "vllm.v1.engine.async_llm:AsyncLLM"
 CHAT = "vllm.entrypoints.openai.chat_completion.protocol"
 TEXT = "vllm.entrypoints.openai.completion.protocol"
@@ -146,6 +147,18 @@ TOUCHES: dict[str, list[Row]] = {
         f"{MODELS}:OpenAIServingModels.show_available_models(self)",
         r"vllm.v1.core.kv_cache_utils ~ lora_request\.lora_name, lora_request\.lora_path",
     ],
+    "engine/pacing": [
+        r"vllm.v1.engine.async_llm ~ queue = RequestOutputCollector\(params\.output_kind, ",
+        r"vllm.v1.engine.output_processor ~ req_state\.queue\.put\(",
+        f"{COLLECTOR}.put(self, output)",
+        f"{COLLECTOR}.get_nowait(self)",
+        r"vllm.v1.engine.output_processor ~ self\.aggregate = output_kind == ",
+    ],
+    "engine/forked": [
+        r"vllm.v1.engine.utils ~ context = get_mp_context\(\)",
+        r"vllm.v1.engine.coordinator ~ context = get_mp_context\(\)",
+        r"vllm.model_executor.models.registry ~ mi = _run_in_subprocess\(",
+    ],
     "engine/refusals": [
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar(self, request)",
         r"vllm.v1.structured_output ~ submit\(self\._create_grammar, request\)",
@@ -173,7 +186,9 @@ TOUCHES: dict[str, list[Row]] = {
     ],
     "engine/facts": [
         "vllm.config:VllmConfig{cache_config speculative_config}",
-        "vllm.config:CacheConfig{cache_dtype}",
+        "vllm.config:CacheConfig{cache_dtype num_gpu_blocks block_size}",
+        "vllm.config:SchedulerConfig{max_num_seqs}",
+        "vllm.config:StructuredOutputsConfig{reasoning_parser}",
         "vllm.config:SpeculativeConfig{method num_speculative_tokens prompt_lookup_max}",
         "vllm.config:ModelConfig{override_generation_config generation_config hf_text_config}",
         "vllm.config:ModelConfig{max_model_len skip_tokenizer_init enforce_eager}",

@@ -28,7 +28,8 @@ JOB = {
     "stream": True,
     "sampling_params": {"max_tokens": TOKENS, "ignore_eos": True},
 }
-WHO = ("core", "engine worker", "worker", "ping")
+WHO = ("core", "engine worker", "worker", "ping", "fork server")
+IGNORED = {("ping", SIGTERM), ("fork server", SIGTERM)}
 WHEN = ("loading", "idle", "prefill", "mid-stream", "at exit")
 BY_DAY = {
     ("core", "loading", SIGKILL),
@@ -44,7 +45,9 @@ def exit_code(who: str, when: str, signal: Signals) -> int:
         if signal == SIGKILL:
             return -SIGKILL
         return 128 + SIGTERM if when == "loading" else 0
-    return 0 if (who, signal) == ("ping", SIGTERM) else 1
+    if (who, signal) not in IGNORED:
+        return 1
+    return 128 + SIGTERM if when == "loading" else 0
 
 
 def process_of(served: Served, who: str) -> psutil.Process | None:
@@ -52,11 +55,15 @@ def process_of(served: Served, who: str) -> psutil.Process | None:
     worker = psutil.Process(served.process.pid)
     if who == "worker":
         return worker
-    title = {"core": "VLLM::EngineCore", "engine worker": "VLLM::Worker"}.get(who)
+    titles = {
+        "core": "VLLM::EngineCore",
+        "engine worker": "VLLM::Worker",
+        "fork server": "multiprocessing.forkserver",
+        "ping": " ".join(worker.cmdline()),
+    }
     with contextlib.suppress(psutil.NoSuchProcess):
-        for process in worker.children(recursive=True):
-            line = process.cmdline()
-            if title in " ".join(line) if title else line == worker.cmdline():
+        for process in worker.children(recursive=who in ("core", "engine worker")):
+            if titles[who] in " ".join(process.cmdline()):
                 return process
     return None
 
@@ -91,7 +98,7 @@ def test_a_cell(who: str, when: str, signal: Signals) -> None:
     job = None
     with (start if when == "loading" else serve)(ENVIRON) as served:
         if when == "loading":
-            seen = "engine worker" if who == "worker" else who
+            seen = "engine worker" if who in ("worker", "fork server") else who
             wait_until(
                 lambda: served.process.poll() is not None or process_of(served, seen),
                 START_S,
@@ -111,7 +118,7 @@ def test_a_cell(who: str, when: str, signal: Signals) -> None:
         assert target is not None
         target.send_signal(signal)
         signalled_s = time.monotonic()
-        if (who, signal) == ("ping", SIGTERM):
+        if (who, signal) in IGNORED:
             served.process.send_signal(SIGTERM)
         code = served.process.wait(60)
         ended_s = time.monotonic()
@@ -135,7 +142,7 @@ def test_a_cell(who: str, when: str, signal: Signals) -> None:
         if job is not None:
             record = served.endpoint.record(job)
             if Status.FAILED == record.status:
-                assert who in ("core", "engine worker")
+                assert who in ("core", "engine worker", "fork server")
                 assert "engine stopped" in record.done[-1].value["error"]
                 assert f"job {job} failed" in served.log()
             elif Status.COMPLETED == record.status:

@@ -97,7 +97,7 @@ def test_other_dialects(unusual: Served) -> None:
     assert reply["output"][0]["content"][0]["text"] == "".join(deltas)
 
 
-@pytest.mark.parametrize("more", [{}, {"n": 3, "seed": 5, "do_sample": True}, {"logprobs": 2}])
+@pytest.mark.parametrize("more", [{}, {"n": 3, "seed": 5, "temperature": 1.0}, {"logprobs": 2}])
 def test_native(unusual: Served, more: dict[str, Any]) -> None:
     """A native stream says together what the whole reply says."""
     given = {"prompt": [9, 10], "sampling_params": GREEDY | {"return_token_ids": True} | more}

@@ -10,7 +10,7 @@ import pickle
 import sys
 import time
 
-from worker.lifetime import Child
+from worker.lifetime import Child, be_fork_server, begin_fork_server, fork_server
 
 
 class SlowToImport:
@@ -29,7 +29,8 @@ def _slow(pid):
 def work(method, depth, _=None):
     print(os.getpid(), flush=True)
     if depth:
-        run(method, functools.partial(work, method, depth - 1))
+        below = "spawn" if method == "forkserver" else method
+        run(method, functools.partial(work, below, depth - 1))
     time.sleep(60)
 
 
@@ -43,4 +44,9 @@ if __name__ == "__main__":
         print(os.getpid(), flush=True)
         run("spawn", functools.partial(work, "spawn", 0, SlowToImport()))
         time.sleep(60)
+    if sys.argv[1] == "forkserver":
+        begin_fork_server("family")
+        print(fork_server(), flush=True)
     work(sys.argv[1], 2)
+elif __name__ == "family":
+    be_fork_server()

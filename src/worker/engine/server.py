@@ -30,7 +30,7 @@ from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from worker.engine import admission, death, models, pacing, refusals
+from worker.engine import admission, death, forked, models, pacing, refusals
 from worker.engine.causes import sentence
 from worker.engine.probe import rules_of, why_not_live, with_chain
 from worker.engine.refusals import Refusals
@@ -158,6 +158,7 @@ def running(
 @asynccontextmanager
 async def _running(args: argparse.Namespace, model: str, limits: Limits) -> AsyncIterator[Engine]:
     cli_env_setup()
+    forked.install(args)
     configure_logging_from_args(args)
     if args.tool_parser_plugin:
         ToolParserManager.import_tool_parser(args.tool_parser_plugin)
