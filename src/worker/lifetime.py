@@ -79,8 +79,9 @@ class Child:
 def _unpickle(parent: int | None, environ: Mapping[str, str], run: bytes) -> Any:
     die_with_parent(parent)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    os.environ.clear()
-    os.environ.update(environ)
+    if environ != dict(os.environ):  # a process's title is written over what it began with
+        os.environ.clear()
+        os.environ.update(environ)
     # What it does for logs; Python's own spawning leaves out a main file called __main__.
     importlib.import_module("worker.__main__")
     return pickle.loads(run)
