@@ -321,8 +321,9 @@ def test_anthropics_errors(
 def test_anthropics_client_reads_errors(agents: Served) -> None:
     """The official client raises an error for a stream that tells one, with its sentence."""
     with (
+        anthropics(agents) as client,
         pytest.raises(anthropic.APIError, match="does not exist"),
-        anthropics(agents).messages.stream(
+        client.messages.stream(
             model="nope", max_tokens=5, messages=[{"role": "user", "content": "Hello"}]
         ) as stream,
     ):
@@ -347,10 +348,9 @@ def test_batches_change_no_event(agents: Served) -> None:
 
         assert lists[0] == lists[1]
         assert not any("tool_calls" in one for one in lists[0])
-    chosen = anthropics(agents).messages.create(
-        model="tiny", max_tokens=20, messages=[{"role": "user", "content": "Hello"}], stream=True
-    )
-    kinds = [one.type for one in chosen]
+    asked = {"model": "tiny", "messages": HELLO, "max_tokens": 20, "stream": True}
+    with anthropics(agents) as client:
+        kinds = [one.type for one in client.messages.create(**asked)]
 
     assert ("message_start", "message_stop") == (kinds[0], kinds[-1])
 

@@ -131,8 +131,8 @@ def test_openais_client_raises_what_it_is(
 ) -> None:
     """A caller's fault is the client's own exception, and is sent once."""
     before = door.log().count(" failed, ")
-    with pytest.raises(kind) as raised:
-        door.client().chat.completions.create(
+    with door.client() as client, pytest.raises(kind) as raised:
+        client.chat.completions.create(
             **{"model": "tiny", "messages": MESSAGES, "stream": stream} | given
         )
 
@@ -143,12 +143,15 @@ def test_openais_client_raises_what_it_is(
 
 def test_keys_and_routes(door: Door) -> None:
     """A wrong key is 401 and a wrong route 404, as the clients know them; health needs no key."""
-    with pytest.raises(openai.AuthenticationError):
-        door.client(api_key="wrong").models.list()
-    with pytest.raises(openai.NotFoundError):
-        door.client().images.generate(prompt="a cat")
-    with pytest.raises(anthropic.NotFoundError) as raised:
-        anthropic.Anthropic(base_url=door.url, auth_token=DOOR_KEY).messages.create(
+    with door.client(api_key="wrong") as client, pytest.raises(openai.AuthenticationError):
+        client.models.list()
+    with door.client() as client, pytest.raises(openai.NotFoundError):
+        client.images.generate(prompt="a cat")
+    with (
+        anthropic.Anthropic(base_url=door.url, auth_token=DOOR_KEY) as claude,
+        pytest.raises(anthropic.NotFoundError) as raised,
+    ):
+        claude.messages.create(
             model="nope", max_tokens=5, messages=[{"role": "user", "content": "Hello"}]
         )
 
@@ -229,24 +232,28 @@ def test_health_from_start_to_death() -> None:
 
     Until it is ready a request is told to come back, and when the engine dies it is told so.
     """
-    with start_door(TINY | {"MAX_MODEL_LEN": "2048"}) as door, Watch(door) as watch:
+    with (
+        start_door(TINY | {"MAX_MODEL_LEN": "2048"}) as door,
+        Watch(door) as watch,
+        door.client(max_retries=0) as client,
+    ):
         wait_until(lambda: 204 in watch.statuses, 60)
         early = post(door, "/v1/completions", {"prompt": "Hello"})
         wait_until(lambda: 200 in watch.statuses, 240)
         family = family_of(door.process)
         post(door, "/v1/completions", {"prompt": "Hello", "max_tokens": 2})  # the first is slow
-        stream = door.client(max_retries=0).completions.create(
+        with client.completions.create(
             model="tiny", prompt="Hello", n=32, stream=True, max_tokens=2000, extra_body=ENDLESS
-        )
-        chunks = iter(stream)
-        next(chunks)
-        core = next(one for one in family if "EngineCore" in "".join(one.cmdline()))
-        core.kill()
-        killed_s = time.monotonic()
-        wait_until(lambda: 503 in watch.statuses, 10)
-        noticed_s = time.monotonic() - killed_s
-        with pytest.raises(openai.APIError, match="engine stopped"):
-            list(chunks)
+        ) as stream:
+            chunks = iter(stream)
+            next(chunks)
+            core = next(one for one in family if "EngineCore" in "".join(one.cmdline()))
+            core.kill()
+            killed_s = time.monotonic()
+            wait_until(lambda: 503 in watch.statuses, 10)
+            noticed_s = time.monotonic() - killed_s
+            with pytest.raises(openai.APIError, match="engine stopped"):
+                list(chunks)
         code = door.process.wait(20)
         wait_until(lambda: not any(map(is_alive, family)), 10)
 
@@ -259,16 +266,10 @@ def test_health_from_start_to_death() -> None:
 @pytest.mark.slow
 def test_an_orderly_end_under_load() -> None:
     """At SIGTERM no new request is taken, and those that run come to their end."""
-    with serve_door(TINY | {"MAX_MODEL_LEN": "512"}) as door:
+    with serve_door(TINY | {"MAX_MODEL_LEN": "512"}) as door, door.client(max_retries=0) as client:
         streams = [
-            iter(
-                door.client(max_retries=0).completions.create(
-                    model="tiny",
-                    prompt="Hello",
-                    stream=True,
-                    max_tokens=400,
-                    extra_body=ENDLESS,
-                )
+            client.completions.create(
+                model="tiny", prompt="Hello", stream=True, max_tokens=400, extra_body=ENDLESS
             )
             for _ in range(4)
         ]
@@ -285,14 +286,14 @@ def test_an_orderly_end_under_load() -> None:
 @pytest.mark.slow
 def test_a_second_signal_ends_at_once() -> None:
     """A second SIGTERM does not wait for what runs."""
-    with serve_door(TINY) as door:
-        stream = door.client(max_retries=0).completions.create(
+    with serve_door(TINY) as door, door.client(max_retries=0) as client:
+        with client.completions.create(
             model="tiny", prompt="Hello", stream=True, max_tokens=480, extra_body=ENDLESS
-        )
-        next(iter(stream))
-        for _ in range(2):
-            door.process.send_signal(signal.SIGTERM)
-            time.sleep(0.3)
+        ) as stream:
+            next(stream)
+            for _ in range(2):
+                door.process.send_signal(signal.SIGTERM)
+                time.sleep(0.3)
 
         assert 128 + signal.SIGTERM == door.process.wait(5)
 
