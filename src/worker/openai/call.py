@@ -215,7 +215,7 @@ class RouteCall:
                     body.setdefault("request_id", f"resp_{self._request.job_id}")
             elif route.takes_body:
                 raise RequestError(
-                    f"{route.path} takes a JSON object as openai_input (or as body, beside route), "
+                    f"{route.path} takes a JSON object as its body (a job's openai_input), "
                     f"not {shown(body)}."
                 )
             content = msgspec.json.encode(body) if body is not None else b""

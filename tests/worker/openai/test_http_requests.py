@@ -135,9 +135,8 @@ def test_a_form_goes_through(client: httpx.Client) -> None:
     ("path", "body", "status", "words"),
     [
         (CHAT, b"{", 400, "no JSON"),
-        (CHAT, b"", 400, "JSON object"),
-        (CHAT, b"[1]", 400, "JSON object"),
-        (CHAT, json.dumps([[]] * 2).encode(), 400, "JSON object"),
+        (CHAT, b"", 400, "takes a JSON object as its body"),
+        (CHAT, b"[1]", 400, "takes a JSON object as its body"),
         (CHAT, b"[" * 50 + b"]" * 50, 400, "MAX_INPUT_DEPTH"),
         (CHAT, b'"' + b"x" * 1_000_001 + b'"', 413, "MAX_BODY_MB"),
         ("/native", b"{}", 400, "prompt"),

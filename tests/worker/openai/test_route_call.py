@@ -440,7 +440,7 @@ def test_a_body_is_an_object(body: Any, text: str) -> None:
     error = refused(ask(CHAT, body))
 
     assert (
-        "/v1/chat/completions takes a JSON object as openai_input (or as body, beside route), "
+        "/v1/chat/completions takes a JSON object as its body (a job's openai_input), "
         f"not {text}." == error.message
     )
 
