@@ -436,7 +436,8 @@ def test_thousands_of_unknown_keys_cost_no_more_than_one() -> None:
     """Only the first unknown key is looked up, and none that is too long to be a misspelling."""
     many = {f"prompt{i}": 1 for i in range(20_000)}
     took = {}
-    for name, given in (("many", many), ("long", {"x" * 1_000_000: 1}), ("one", {"promptt": 1})):
+    asked = {"many": many, "beside": {"prompt": "x"} | many, "long": {"x" * 1_000_000: 1}}
+    for name, given in (asked | {"one": {"promptt": 1}}).items():
         begun = time.process_time()
         for _ in range(5):
             with pytest.raises(RequestError) as refused:
@@ -444,8 +445,7 @@ def test_thousands_of_unknown_keys_cost_no_more_than_one() -> None:
         took[name] = time.process_time() - begun
         assert len(refused.value.message) < 2000
 
-    assert took["many"] < 100 * took["one"]
-    assert took["long"] < 100 * took["one"]
+    assert all(took[name] < 100 * took["one"] for name in asked), took
 
 
 @pytest.mark.parametrize(
