@@ -11,7 +11,7 @@ import pytest
 from worker.batching import BatchSizes
 from worker.errors import RequestError
 from worker.facts import Limits
-from worker.request import NativeRequest, Request, RouteRequest, read
+from worker.request import NativeRequest, Request, RouteRequest, outline, read
 
 SIZES = BatchSizes(min=1, max=50, growth=3.0, max_delay_s=0.1)
 CHAT = "/v1/chat/completions"
@@ -424,6 +424,29 @@ def test_an_input_beyond_a_limit_names_it(given: dict[str, Any], variable: str) 
 def test_an_input_within_the_limits_passes(given: dict[str, Any]) -> None:
     """The items of flat lists are no fields, and token ids no prompts."""
     read({"id": "1", "input": given}, SIZES, SMALL)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({"openai_route": CHAT, "openai_input": CHAT_OF_20}, (CHAT, False)),
+        ({"openai_route": CHAT, "openai_input": CHAT_OF_20 | {"stream": True}}, (CHAT, True)),
+        ({"route": CHAT, "body": CHAT_OF_20 | {"stream": "true"}}, (CHAT, True)),
+        ({"route": [[]] * 101}, ("", False)),
+        (CHAT_OF_20 | {"stream": True}, (None, False)),
+    ],
+)
+def test_what_is_too_large_is_told_so_in_its_dialect(
+    given: dict[str, Any], expected: tuple[str | None, bool]
+) -> None:
+    """Of a job refused for its size the route is known, and whether its stream is told."""
+    job = {"id": "job-1", "input": given}
+    with pytest.raises(RequestError, match=r"\(MAX_INPUT_VALUES\)"):
+        read(job, SIZES, SMALL)
+    told = outline(job, SIZES)
+
+    assert expected == (getattr(told, "path", None), told.stream)
+    assert ("job-1", SIZES) == (told.job_id, told.sizes)
 
 
 def test_a_long_job_id_is_refused() -> None:
