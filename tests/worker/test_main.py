@@ -15,7 +15,7 @@ import models
 from canary.fetch import fetch
 from hub_stand_in import Hub
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(600)
 
 TINY = str(models.path("tiny"))
 SOUND = {"DTYPE": "float32", "VLLM_CPU_KVCACHE_SPACE": "1"}
@@ -33,7 +33,7 @@ def worker(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
         env=clean | environ,
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=280,
         check=False,
     )
 
