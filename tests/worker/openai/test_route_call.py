@@ -164,50 +164,56 @@ def test_rest(rest: bytes, events: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "tokens"),
+    ("data", "carries"),
     [
-        pytest.param(ROLE, 0, id="role"),
-        pytest.param(USAGE, 0, id="usage"),
-        pytest.param(DONE, 0, id="done"),
-        pytest.param(FINISH, 1, id="finish: the end-of-text token"),
-        pytest.param(chunk({"content": "Hi"}), 1, id="text"),
-        pytest.param(chunk({"content": None, "tool_calls": [{"index": 0}]}), 1, id="tool call"),
-        pytest.param(chunk({"reasoning": "Hm"}), 1, id="reasoning"),
-        pytest.param(event({"choices": [{"text": "Hi"}]}), 1, id="completion"),
-        pytest.param(event({"choices": [{"text": "", "index": 1}]}), 1, id="empty completion"),
-        pytest.param(event({"choices": [{"text": "[DONE]"}]}), 1, id="text that says [DONE]"),
-        pytest.param(chunk({"content": 'data: {"error": 1}\n\n'}), 1, id="text that says data"),
-        pytest.param(chunk({"content": '"error"'}), 1, id="text that says error"),
-        pytest.param(event({"error": None, "choices": [{"text": "x"}]}), 1, id="null error"),
+        pytest.param(ROLE, False, id="role"),
+        pytest.param(USAGE, False, id="usage"),
+        pytest.param(DONE, False, id="done"),
+        pytest.param(FINISH, True, id="finish: the end-of-text token"),
+        pytest.param(chunk({"content": "Hi"}), True, id="text"),
+        pytest.param(chunk({"content": None, "tool_calls": [{"index": 0}]}), True, id="tool call"),
+        pytest.param(chunk({"reasoning": "Hm"}), True, id="reasoning"),
+        pytest.param(event({"choices": [{"text": "Hi"}]}), True, id="completion"),
+        pytest.param(event({"choices": [{"text": "", "index": 1}]}), True, id="empty completion"),
+        pytest.param(event({"choices": [{"text": "[DONE]"}]}), True, id="text that says [DONE]"),
+        pytest.param(chunk({"content": 'data: {"error": 1}\n\n'}), True, id="text that says data"),
+        pytest.param(chunk({"content": '"error"'}), True, id="text that says error"),
+        pytest.param(event({"error": None, "choices": [{"text": "x"}]}), True, id="null error"),
         pytest.param(
             event({"type": "content_block_delta", "delta": {"text": "x"}}, "content_block_delta"),
-            1,
+            True,
             id="Anthropic text",
         ),
-        pytest.param(event({"type": "message_start"}, "message_start"), 0, id="Anthropic start"),
-        pytest.param(event({"type": "message_stop"}, "message_stop"), 0, id="Anthropic stop"),
-        pytest.param(event({"type": "ping"}, "ping"), 0, id="Anthropic ping"),
         pytest.param(
-            event({"type": "response.output_text.delta", "delta": "x"}, "x"), 1, id="Responses text"
+            event({"type": "message_start"}, "message_start"), False, id="Anthropic start"
+        ),
+        pytest.param(event({"type": "message_stop"}, "message_stop"), False, id="Anthropic stop"),
+        pytest.param(event({"type": "ping"}, "ping"), False, id="Anthropic ping"),
+        pytest.param(
+            event({"type": "response.output_text.delta", "delta": "x"}, "x"),
+            True,
+            id="Responses text",
         ),
         pytest.param(
             event({"type": "response.created", "response": {"error": None}}, "x"),
-            0,
+            False,
             id="Responses start",
         ),
         pytest.param(
-            event({"type": "response.output_text.done", "text": "x"}, "x"), 0, id="Responses done"
+            event({"type": "response.output_text.done", "text": "x"}, "x"),
+            False,
+            id="Responses done",
         ),
-        pytest.param(b": keep-alive\n\n", 0, id="comment"),
-        pytest.param(b"data: [1]\n\n", 0, id="a list"),
-        pytest.param(b"data: no JSON\n\n", 0, id="no JSON"),
-        pytest.param(b"event: x\n\n", 0, id="no data"),
-        pytest.param(b"data:" + FINISH[6:], 1, id="no space after the colon"),
+        pytest.param(b": keep-alive\n\n", False, id="comment"),
+        pytest.param(b"data: [1]\n\n", False, id="a list"),
+        pytest.param(b"data: no JSON\n\n", False, id="no JSON"),
+        pytest.param(b"event: x\n\n", False, id="no data"),
+        pytest.param(b"data:" + FINISH[6:], True, id="no space after the colon"),
     ],
 )
-def test_weigh(data: bytes, tokens: int) -> None:
-    """An event counts when it carries output; role, usage and DONE ride along; text is not read."""
-    assert (tokens, None) == weigh(data)
+def test_weigh(data: bytes, carries: bool) -> None:
+    """What carries output is told from what rides along (role, usage, DONE), not by its text."""
+    assert (carries, None) == weigh(data)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +227,7 @@ def test_weigh(data: bytes, tokens: int) -> None:
 )
 def test_weigh_errors(data: bytes) -> None:
     """An error inside a stream is found, in OpenAI's form and in Anthropic's."""
-    assert (0, REFUSED) == weigh(data)
+    assert (False, REFUSED) == weigh(data)
 
 
 @pytest.mark.parametrize(
