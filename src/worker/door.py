@@ -19,9 +19,9 @@ from starlette.responses import Response
 
 from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
+from worker.call import begin
 from worker.errors import EngineDied, RequestError, unforeseen
 from worker.facts import Limits
-from worker.handler import begin
 from worker.openai.replies import frame, in_dialect
 from worker.record import Record
 

@@ -8,31 +8,15 @@ drains it: so an answer can be stopped at any moment, also while a batch is bein
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
 
 from worker import request
 from worker.batching import WHOLE, BatchSizes, Outbox
-from worker.errors import EngineDied, RequestError, too_large, unforeseen
+from worker.call import Call, begin, refuse
+from worker.errors import EngineDied, RequestError, too_large
 from worker.facts import Limits
-from worker.record import Record, Usage
-
-
-class Call(Protocol):
-    """One job in its dialect, `native` or `openai`."""
-
-    async def answer(self, outbox: Outbox[Any]) -> None:
-        """Put what the job asks for into the outbox. Raises RequestError; cancelling aborts."""
-
-    def join(self, items: list[Any]) -> Any:
-        """Make one yield of a batch."""
-
-    def failure(self, error: RequestError) -> list[Any]:
-        """Return what is yielded when the job fails, in order."""
-
-    @property
-    def usage(self) -> Usage:
-        """Say how many tokens it took, as far as is known."""
+from worker.record import Record
 
 
 class Handler:
@@ -85,7 +69,7 @@ class Handler:
             self._streaming.add(task)
             task.add_done_callback(self._streaming.discard)
         with Record(asked, call) as record:
-            answering = begin(_refuse(refused) if refused else call.answer(outbox), outbox)
+            answering = begin(refuse(refused) if refused else call.answer(outbox), outbox)
             # The SDK stops a job by cancelling its task, mostly while this generator is suspended
             # at a yield: then nothing in here runs, and only the task's callback hears of it.
             task.add_done_callback(lambda _: answering.cancel())
@@ -107,25 +91,3 @@ class Handler:
     def _apart_s(self) -> float:
         """Return how far apart a stream's posts have to be, so that all together are not many."""
         return len(self._streaming) / self._max_posts_per_second
-
-
-async def _refuse(error: RequestError) -> None:
-    raise error
-
-
-def begin(answer: Coroutine[Any, Any, None], outbox: Outbox[Any]) -> asyncio.Task[None]:
-    """Answer into the outbox, which is closed at the end; cancelling the task aborts."""
-    answering = asyncio.create_task(answer)
-    answering.add_done_callback(lambda ended: outbox.close(_reason(ended)))
-    return answering
-
-
-def _reason(ended: asyncio.Task[None]) -> RequestError | None:
-    """Return why an answer ended, as the caller is told it; None for a good end."""
-    if ended.cancelled():
-        error: BaseException | None = None if ended.cancelling() else asyncio.CancelledError()
-    else:
-        error = ended.exception()
-    if error is None or isinstance(error, RequestError):
-        return error
-    return unforeseen(error)

@@ -14,6 +14,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from worker import metrics, record
 from worker.batching import BatchSizes
+from worker.call import Call
 from worker.configuration.settings import Settings
 from worker.door import Door
 from worker.engine import media, probe, server
@@ -23,7 +24,7 @@ from worker.errors import StartError
 from worker.facts import Facts
 from worker.generation import inherited
 from worker.generation.turns import Turns
-from worker.handler import Call, Handler
+from worker.handler import Handler
 from worker.logs import say
 from worker.model import locate
 from worker.native.call import NativeCall
