@@ -77,12 +77,13 @@ class Outbox(Generic[T]):
         self._sizes = sizes
         self._apart_s = apart_s
         self._target: float = sizes.min  # floored only for use: 2, 3, 4.5, 6.75 is 2, 3, 4, 6
-        self._queue: deque[tuple[T, int, int, float]] = deque()  # item, tokens, bytes, put at
+        self._queue: deque[tuple[T, int, int, float]] = deque()  # item, tokens, bytes, since
         self._ahead: tuple[T, int] | None = None
         self._tokens = 0
         self._bytes = 0
         self._held = 0  # tokens
         self._held_since = math.inf
+        self._let_go_since = math.inf  # when what was let go, and is not put yet, had come
         self._holders: dict[Callable[[], None], None] = {}  # in order
         self.envelope_bytes = 0  # what every batch weighs beside its items
         self.sent_bytes = 0
@@ -99,11 +100,13 @@ class Outbox(Generic[T]):
         """Queue an item; after `close` it is ignored, since an abort may cross the last output."""
         if self._closed:
             return
-        self._queue.append((item, tokens, size_bytes, asyncio.get_running_loop().time()))
+        since = asyncio.get_running_loop().time()
+        if tokens:
+            since, self._let_go_since = min(since, self._let_go_since), math.inf
+            self._look_at_the_clock()
+        self._queue.append((item, tokens, size_bytes, since))
         self._tokens += tokens
         self._bytes += size_bytes
-        if tokens:
-            self._look_at_the_clock()
         self._wake_if_due()
 
     def put_ahead(self, item: T, size_bytes: int) -> None:
@@ -174,6 +177,7 @@ class Outbox(Generic[T]):
             is_wanted = self._is_late or known >= int(self._target)
         if is_wanted or not self._sizes.max_delay_s:
             holders, self._holders = self._holders, {}
+            self._let_go_since = min(self._let_go_since, self._held_since)
             self._held, self._held_since = 0, math.inf
             for let_go in holders:
                 let_go()
@@ -242,7 +246,7 @@ class Outbox(Generic[T]):
             self._timer = None
         self._is_late = False
         # What a full batch leaves behind has waited already.
-        oldest = next((put_at for _, tokens, _, put_at in self._queue if tokens), now)
+        oldest = next((since for _, tokens, _, since in self._queue if tokens), now)
         self._leave_at = min(oldest, self._held_since) + self._delay_s()
         if self._tokens or self._held:
             self._look_at_the_clock()

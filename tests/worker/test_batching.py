@@ -478,6 +478,24 @@ def test_held_tokens_are_one_item() -> None:
     assert [1] * len(batches) == [len(batch.items) for batch in batches]
 
 
+def test_what_was_held_has_waited() -> None:
+    """The wait of a batch's oldest token counts from when it came, not from when it was put."""
+
+    async def main() -> float:
+        outbox: Outbox[Item] = Outbox(BatchSizes(min=4))
+        outside = Outside(outbox)
+        for _ in range(3):
+            outside.take()
+        await asyncio.sleep(0.03)
+        waiting = asyncio.create_task(outbox.next())
+        await asyncio.sleep(0)
+        outside.take()
+        assert [4] == [item.tokens for item in await waiting or []]
+        return outbox.waited_s
+
+    assert pytest.approx(0.03) == run(main())
+
+
 @pytest.mark.parametrize("sizes", [EXACT, BatchSizes(min=1, max=1, growth=1)])
 def test_nothing_is_held(sizes: BatchSizes) -> None:
     """With exact sizes, and where each token is a batch, nothing waits outside."""
