@@ -33,9 +33,7 @@ IGNORED = {("ping", SIGTERM), ("fork server", SIGTERM)}
 WHEN = ("loading", "idle", "prefill", "mid-stream", "at exit")
 BY_DAY = {
     ("core", "loading", SIGKILL),
-    ("worker", "mid-stream", SIGTERM),
     ("worker", "mid-stream", SIGKILL),
-    ("ping", "idle", SIGKILL),
 }
 
 

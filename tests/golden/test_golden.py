@@ -30,7 +30,7 @@ def cases(name: str) -> list[Any]:
 
 
 @pytest.fixture(
-    scope="module", params=[2, pytest.param(None, marks=pytest.mark.slow)], ids=["some", "all"]
+    scope="module", params=[1, pytest.param(None, marks=pytest.mark.slow)], ids=["one", "all"]
 )
 def most(request: pytest.FixtureRequest) -> int | None:
     """Of each case so many prompts are asked; every one of them at night."""
