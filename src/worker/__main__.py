@@ -17,6 +17,7 @@ from worker.configuration.environ import BAKED, process_environ, speaks_http
 from worker.errors import StartError
 from worker.lifetime import begin_fork_server
 from worker.logs import to_stderr, write_json
+from worker.processor.reports import Folder
 from worker.sentences import hide, hide_in_logs
 from worker.start.ending import fail, leave, versions
 from worker.start.progress import Startup
@@ -86,8 +87,9 @@ def main() -> int:
             else:
                 _refuse_no_endpoint(environ, others)
             start.phase("importing vLLM")
+            folder = Folder()
             if "VLLM_WORKER_MULTIPROC_METHOD" not in os.environ:
-                begin_fork_server("worker.engine.preloaded")
+                begin_fork_server("worker.engine.preloaded", folder.path)
         from worker.configuration.settings import help_text
         from worker.start import serve
 
@@ -96,7 +98,7 @@ def main() -> int:
         elif options.check:
             serve.check(environ, baked)
         else:
-            serve.run(environ, baked, start, ports)
+            serve.run(environ, baked, start, folder, ports)
     except (Exception, SystemExit) as error:
         fail(error)
     return 0

@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Mapping
 from multiprocessing import forkserver
 from multiprocessing.context import get_spawning_popen
+from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
@@ -32,11 +33,13 @@ def die_with_parent(parent: int | None = None) -> None:
         os._exit(1)
 
 
-def begin_fork_server(module: str) -> None:
+def begin_fork_server(module: str, folder: Path) -> None:
     """Start the fork server, which imports `module` now; that one has to call `be_fork_server`.
 
-    What is made by it gets this process's environment, as it is then.
+    What is made by it gets this process's environment, as it is then. Its socket is in `folder`,
+    which somebody has to remove when this process is killed.
     """
+    multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
     multiprocessing.set_forkserver_preload([module])
     forkserver.ensure_running()
 

@@ -68,14 +68,16 @@ def process_of(served: Served, who: str) -> psutil.Process | None:
 
 def files_of(family: list[psutil.Process]) -> set[Path]:
     """Return what these processes have in shared memory and /tmp, caches of compilers left out."""
-    found = set()
+    found, sockets = set(), set()
     for process in family:
         with contextlib.suppress(psutil.Error):
             found |= {Path(one.path) for one in process.memory_maps()}
-            found |= {Path(one.laddr) for one in process.net_connections("unix") if one.laddr}
             found |= {Path(one.path) for one in process.open_files()}
+            sockets |= {Path(one.laddr) for one in process.net_connections("unix") if one.laddr}
     found = {path for path in found if path.is_relative_to("/dev/shm") or "vllm" in path.name}
-    folders = {path.parent for path in found if path.parent.name.startswith("worker-vllm-")}
+    found |= {path for path in sockets if path.is_absolute()}
+    made = ("worker-vllm-", "pymp-")  # ours, and Python's
+    folders = {path.parent for path in found if path.parent.name.startswith(made)}
     return {path for path in found | folders if path.exists() and path.parent != Path("/proc")}
 
 

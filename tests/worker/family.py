@@ -6,6 +6,7 @@ Each prints its process id. With `importing` the child is still on the way to it
 import functools
 import multiprocessing
 import os
+import pathlib
 import pickle
 import sys
 import time
@@ -45,7 +46,7 @@ if __name__ == "__main__":
         run("spawn", functools.partial(work, "spawn", 0, SlowToImport()))
         time.sleep(60)
     if sys.argv[1] == "forkserver":
-        begin_fork_server("family")
+        begin_fork_server("family", pathlib.Path(sys.argv[2]))
         print(fork_server(), flush=True)
     work(sys.argv[1], 2)
 elif __name__ == "family":

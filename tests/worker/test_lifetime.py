@@ -20,10 +20,12 @@ PROGRAM = Path(__file__).with_name("family.py")
     [("spawn", 3), ("fork", 3), ("importing", 2), ("forkserver", 4)],
     ids=["spawn", "fork", "early", "fork server"],
 )
-def test_children_and_grandchildren_end_with_a_killed_process(how: str, number: int) -> None:
+def test_children_and_grandchildren_end_with_a_killed_process(
+    how: str, number: int, tmp_path: Path
+) -> None:
     """Whoever is killed, its descendants are gone too, also those that do not run vLLM yet."""
     with subprocess.Popen(
-        [sys.executable, PROGRAM, how],
+        [sys.executable, PROGRAM, how, tmp_path],
         stdout=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(PROGRAM.parent)},  # the fork server imports it too
@@ -38,12 +40,12 @@ def test_children_and_grandchildren_end_with_a_killed_process(how: str, number: 
 def test_what_a_fork_server_makes_has_the_environment_of_now(tmp_path: Path) -> None:
     """A variable that came or went since the fork server began came or went for its children."""
     code = """
-import multiprocessing, os
+import multiprocessing, os, pathlib, sys
 from worker.lifetime import Child, begin_fork_server
 def show(): print(os.environ.get("BEFORE"), os.environ.get("AFTER"), flush=True)
 if __name__ == "__main__":
     os.environ["BEFORE"] = "1"
-    begin_fork_server("family")
+    begin_fork_server("family", pathlib.Path(sys.argv[1]))
     del os.environ["BEFORE"]
     os.environ["AFTER"] = "2"
     child = multiprocessing.get_context("forkserver").Process(target=Child(show))
@@ -53,7 +55,9 @@ if __name__ == "__main__":
     program = tmp_path / "program.py"
     program.write_text(code)
     paths = os.environ | {"PYTHONPATH": str(PROGRAM.parent)}
-    done = subprocess.run([sys.executable, program], capture_output=True, text=True, env=paths)
+    done = subprocess.run(
+        [sys.executable, program, tmp_path], capture_output=True, text=True, env=paths
+    )
 
     assert "None 2" == done.stdout.strip(), done.stderr
 

@@ -126,20 +126,25 @@ def _is_vllms(error: Exception) -> bool:
 
 @contextmanager
 def running(
-    args: argparse.Namespace, model: str, loop: asyncio.AbstractEventLoop, limits: Limits
+    args: argparse.Namespace,
+    model: str,
+    loop: asyncio.AbstractEventLoop,
+    limits: Limits,
+    reports: Folder,
 ) -> Iterator[Engine]:
     """Start the engine on `loop`; inside the block it is ready, outside it is gone.
 
     The loop stands still when the block is entered and when it is left, and may run in between.
     `args` are vLLM's serve arguments, `model` is the name to show where vLLM would show a path,
-    and by `limits` requests are judged.
+    by `limits` requests are judged, and `reports`, which is removed at the end, is where the
+    engine's processes write.
     Raises StartError with a sentence when the engine does not come up.
     """
     ready: asyncio.Future[Engine] = loop.create_future()
     over = asyncio.Event()
 
     async def own() -> None:  # one task enters and leaves: vLLM's contexts belong to a task
-        async with _running(args, model, limits) as engine:
+        async with _running(args, model, limits, reports) as engine:
             ready.set_result(engine)
             await over.wait()
 
@@ -156,7 +161,9 @@ def running(
 
 
 @asynccontextmanager
-async def _running(args: argparse.Namespace, model: str, limits: Limits) -> AsyncIterator[Engine]:
+async def _running(
+    args: argparse.Namespace, model: str, limits: Limits, reports: Folder
+) -> AsyncIterator[Engine]:
     cli_env_setup()
     forked.install(args)
     configure_logging_from_args(args)
@@ -166,7 +173,6 @@ async def _running(args: argparse.Namespace, model: str, limits: Limits) -> Asyn
         ReasoningParserManager.import_reasoning_parser(args.reasoning_parser_plugin)
     args, why_no_chain = with_chain(args)
     async with AsyncExitStack() as stack:
-        reports = Folder()
         stack.callback(reports.remove)
         os.environ.setdefault("VLLM_RPC_BASE_PATH", str(reports.path))  # vLLM's sockets
         died, refused = reports.report().path, stack.enter_context(reports.report())

@@ -30,6 +30,7 @@ from worker.model import locate
 from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
 from worker.openai.routes import Routes
+from worker.processor.reports import Folder
 from worker.request import NativeRequest, Request
 from worker.start import ending, sdk
 from worker.start.ending import fail, leave
@@ -49,12 +50,17 @@ def check(environ: Mapping[str, str], baked: Mapping[str, str]) -> None:
 
 
 def run(
-    environ: Mapping[str, str], baked: Mapping[str, str], start: Startup, ports: "Ports | None"
+    environ: Mapping[str, str],
+    baked: Mapping[str, str],
+    start: Startup,
+    folder: Folder,
+    ports: "Ports | None",
 ) -> NoReturn:
     """Start a worker and answer requests until the platform ends it, or say why it failed.
 
-    `environ` is the environment as the user gave it, `baked` what the image was built with, and
-    `ports` is where requests come in; without them they are RunPod's jobs.
+    `environ` is the environment as the user gave it, `baked` what the image was built with,
+    `folder` the place of the processes' files, and `ports` is where requests come in; without them
+    they are RunPod's jobs.
     """
     tell = None if ports else sdk.fail_one_job
     loop = uvloop.new_event_loop()  # for everything: engine, app, jobs
@@ -78,7 +84,9 @@ def run(
                     media.use_public_addresses()
                 start.phase("loading the model")
                 served = settings.served_model_names[0]
-                engine = stack.enter_context(server.running(args, served, loop, settings.own))
+                engine = stack.enter_context(
+                    server.running(args, served, loop, settings.own, folder)
+                )
                 facts = _facts(settings, engine)
                 dialect = _dialect(settings, engine, facts)
                 handler = _handler(settings, dialect)
