@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 _PR_SET_PDEATHSIG = 1  # from <sys/prctl.h>
+_begun_with: dict[str, str] = {}  # the fork server's environment
 
 
 def die_with_parent(parent: int | None = None) -> None:
@@ -39,6 +40,7 @@ def begin_fork_server(module: str, folder: Path) -> None:
     What is made by it gets this process's environment, as it is then. Its socket is in `folder`,
     which somebody has to remove when this process is killed.
     """
+    _begun_with.update(os.environ)
     multiprocessing.current_process()._config["tempdir"] = str(folder)  # type: ignore[attr-defined]
     multiprocessing.set_forkserver_preload([module])
     forkserver.ensure_running()
@@ -57,6 +59,11 @@ def fork_server() -> int | None:
     """Return the fork server's process id, if there is one."""
     pid: int | None = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
     return pid
+
+
+def changed_since() -> set[str]:
+    """Return the variables that are others than when the fork server began."""
+    return {name for name, _ in os.environ.items() ^ _begun_with.items()}
 
 
 class Child:

@@ -81,6 +81,16 @@ def files_of(family: list[psutil.Process]) -> set[Path]:
     return {path for path in found | folders if path.exists() and path.parent != Path("/proc")}
 
 
+def test_the_core_comes_from_the_fork_server(tiny: Served) -> None:
+    """The engine core is forked from a process that has imported vLLM: no variable forbids it."""
+    core, server = process_of(tiny, "core"), process_of(tiny, "fork server")
+    assert core is not None
+    assert server is not None
+
+    assert server == core.parent()
+    assert server.memory_info().rss > 200e6  # of an interpreter alone it is 20 MB
+
+
 @pytest.mark.parametrize(
     ("who", "when", "signal"),
     [

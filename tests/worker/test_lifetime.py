@@ -38,10 +38,13 @@ def test_children_and_grandchildren_end_with_a_killed_process(
 
 
 def test_what_a_fork_server_makes_has_the_environment_of_now(tmp_path: Path) -> None:
-    """A variable that came or went since the fork server began came or went for its children."""
+    """A variable that came or went since the fork server began did so for its children too.
+
+    And it is named: what a child has imported before may be wrong with it.
+    """
     code = """
 import multiprocessing, os, pathlib, sys
-from worker.lifetime import Child, begin_fork_server
+from worker.lifetime import Child, begin_fork_server, changed_since
 def show(): print(os.environ.get("BEFORE"), os.environ.get("AFTER"), flush=True)
 if __name__ == "__main__":
     os.environ["BEFORE"] = "1"
@@ -51,6 +54,7 @@ if __name__ == "__main__":
     child = multiprocessing.get_context("forkserver").Process(target=Child(show))
     child.start()
     child.join()
+    print(*sorted(changed_since()))
 """
     program = tmp_path / "program.py"
     program.write_text(code)
@@ -59,7 +63,7 @@ if __name__ == "__main__":
         [sys.executable, program, tmp_path], capture_output=True, text=True, env=paths
     )
 
-    assert "None 2" == done.stdout.strip(), done.stderr
+    assert ["None 2", "AFTER BEFORE"] == done.stdout.splitlines(), done.stderr
 
 
 def test_a_child_whose_parent_ended_before() -> None:

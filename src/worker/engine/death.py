@@ -8,12 +8,15 @@ with its parent: vLLM's own processes would go on loading, or wait, when that wa
 
 import contextlib
 import logging
+import os
 import uuid
 from functools import partial
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
+import torch
+from vllm.utils.torch_utils import OMP_NUM_THREADS_SET_BY_VLLM
 from vllm.v1.engine import coordinator, core
 from vllm.v1.executor import multiproc_executor
 
@@ -42,6 +45,8 @@ def listen(path: Path, refused: Path) -> None:
 
 def _engine_core(path: Path, refused: Path, *args: Any, **kwargs: Any) -> None:
     """Run vLLM's engine; in the child process."""
+    if OMP_NUM_THREADS_SET_BY_VLLM in os.environ:  # after torch had read it, in a forked process
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _note_errors(path)
     refusals.listen(str(refused))
     # Where its workers find each other: by a file there, and by shared memory named after that.

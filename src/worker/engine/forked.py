@@ -10,13 +10,25 @@ import multiprocessing
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing.context import BaseContext
 from typing import Any
 
 import cloudpickle  # type: ignore[import-untyped]
 from vllm.model_executor.models import registry
+from vllm.utils import torch_utils
 from vllm.v1.engine import coordinator, utils
 
-from worker.lifetime import die_with_parent, fork_server
+from worker.lifetime import changed_since, die_with_parent, fork_server
+
+# What vLLM 0.32 and this worker set by themselves, and vLLM reads when it is needed.
+READ_LATE = {
+    "VLLM_WORKER_MULTIPROC_METHOD",
+    "VLLM_RPC_BASE_PATH",
+    "VLLM_DISABLE_SHARED_EXPERTS_STREAM",
+    "VLLM_SSM_CONV_STATE_LAYOUT",
+    torch_utils.OMP_NUM_THREADS_SET_BY_VLLM,
+}
+_get_mp_context = utils.get_mp_context
 
 
 def install(args: argparse.Namespace) -> None:
@@ -25,9 +37,20 @@ def install(args: argparse.Namespace) -> None:
     Binding a process to memory (`--numa-bind`) is done by the command that it begins with.
     """
     if fork_server() and not args.numa_bind:
-        context = multiprocessing.get_context("forkserver")
-        utils.get_mp_context = coordinator.get_mp_context = lambda: context
+        utils.get_mp_context = coordinator.get_mp_context = _context
         registry._run_in_subprocess = _run_in_child
+
+
+def _context() -> BaseContext:
+    """Return how a process is made: as vLLM does, where that has to import vLLM anew.
+
+    Its configuration may have set a variable that decides what its modules are, such as
+    VLLM_USE_BREAKABLE_CUDAGRAPH for some models.
+    """
+    if {name for name in changed_since() if name.startswith("VLLM_")} - READ_LATE:
+        context: BaseContext = _get_mp_context()
+        return context
+    return multiprocessing.get_context("forkserver")
 
 
 def _run_in_child(function: Callable[[], Any]) -> Any:
