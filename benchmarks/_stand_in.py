@@ -31,10 +31,15 @@ START_S, RUN_S, LEAVE_S = 240.0, 60.0, 10.0  # time limits of a worker
 
 @dataclass
 class Stream:
-    """When one stream was asked for, and when each of its posts arrived, in seconds."""
+    """When one stream was asked for, when each of its posts arrived, in seconds, and the posts."""
 
     asked_s: float = field(default_factory=time.monotonic)
     posts_s: list[float] = field(default_factory=list)
+    posts: list[bytes] = field(default_factory=list)
+
+    def add(self, post: bytes) -> None:
+        self.posts_s.append(time.monotonic())
+        self.posts.append(post)
 
 
 class Platform:
@@ -42,12 +47,13 @@ class Platform:
 
     def __init__(self) -> None:
         self.user_agent = ""
+        self.pid = 0  # of the worker
+        self.log = Path()  # of the worker
         self.is_asked = asyncio.Event()  # a poll for jobs is open
         self._half_trip_s = 0.0
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         self._ids = map("job-{}".format, itertools.count())
         self._streams: dict[str, Stream] = {}
-        self._last: dict[str, bytes] = {}  # post of each stream
         self._ended: dict[str, asyncio.Future[bytes]] = {}
 
     async def run(
@@ -65,11 +71,12 @@ class Platform:
         async with asyncio.timeout(RUN_S):
             await asyncio.gather(*self._ended.values())
         for job_id, ended in self._ended.items():
-            if output_tokens(json.loads(self._last[job_id])["output"]) != tokens:
+            outputs = [json.loads(post)["output"] for post in self._streams[job_id].posts]
+            if output_tokens(outputs) != tokens:
                 raise RuntimeError(f"a stream is not whole: {ended.result()[-500:]!r}")
         measured = list(self._streams.values())
-        for of_run in (self._streams, self._ended, self._last):
-            of_run.clear()
+        self._streams.clear()
+        self._ended.clear()
         return measured
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
@@ -85,8 +92,7 @@ class Platform:
     async def _handle(self, request: web.BaseRequest, body: bytes) -> web.Response:
         call, _worker, *job = request.path.split("/")[1:]
         if call == "job-stream":
-            self._streams[job[0]].posts_s.append(time.monotonic())
-            self._last[job[0]] = body
+            self._streams[job[0]].add(body)
         elif call == "job-done":
             self._ended[job[0]].set_result(body)
         elif call == "job-stop":
@@ -126,7 +132,9 @@ def keep_time() -> bool:
 
 
 @contextlib.asynccontextmanager
-async def serving(environ: Mapping[str, str], sdk: str) -> AsyncIterator[Platform]:
+async def serving(
+    environ: Mapping[str, str], sdk: str, program: str = "-m worker"
+) -> AsyncIterator[Platform]:
     """Start a worker on this version of the SDK, and wait until it takes jobs.
 
     Raises RuntimeError with the end of its log when it dies, is late, or has another SDK.
@@ -137,9 +145,9 @@ async def serving(environ: Mapping[str, str], sdk: str) -> AsyncIterator[Platfor
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     url = "http://{}:{}".format(*runner.addresses[0])
     with tempfile.TemporaryDirectory() as home:
-        log = Path(home, "worker.log")
+        stand_in.log = log = Path(home, "worker.log")
         worker = await asyncio.create_subprocess_shell(
-            f"exec {sys.executable} -m worker >{log} 2>&1",
+            f"exec {sys.executable} {program} >{log} 2>&1",
             env=os.environ
             | _environ(url)
             | {"PYTHONPATH": sdk_path(sdk), "TMPDIR": home}
@@ -147,6 +155,7 @@ async def serving(environ: Mapping[str, str], sdk: str) -> AsyncIterator[Platfor
             cwd=home,
             start_new_session=True,
         )
+        stand_in.pid = worker.pid
         asked = asyncio.create_task(stand_in.is_asked.wait())
         died = asyncio.create_task(worker.wait())
         try:

@@ -9,10 +9,10 @@ call, which builds the processors. `nothing` is a chain without a processor. for
 forced_eos_token_id have no row: they look at the length, and write one token of an answer.
 """
 
+import argparse
 import asyncio
 import functools
 import os
-import platform
 import statistics
 import sys
 import time
@@ -24,6 +24,7 @@ from typing import Any
 
 import uvloop
 
+import _report
 from worker.configuration.settings import Settings
 from worker.engine import server
 from worker.engine.facts import facts_of
@@ -43,6 +44,12 @@ LONG: dict[str, Any] = {"temperature": 1.0, "ignore_eos": True}
 PROMPT = list(range(1000, 1008))
 CONTEXT = 512  # tokens before the row that is measured alone
 ALONE_S = 0.25
+COLUMNS = {
+    "chain_pct": "chain, % of plain",
+    "vllm_pct": "vLLM, % of plain",
+    "alone_ms": "one row alone, ms/token",
+    "first_ms": "first, ms",
+}
 ADJECTIVES = ("blue", "red", "old", "new")
 NOUNS = ("sky", "car", "house", "dog", "tree")
 
@@ -122,6 +129,7 @@ def bias(biases: Mapping[int, float]) -> dict[str, Any]:
 
 
 def main() -> None:
+    options = _report.options(argparse.ArgumentParser(description=__doc__.splitlines()[0]))
     environ = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     os.environ.update({name: value for name, value in environ.items() if name not in os.environ})
     settings = Settings.from_env(
@@ -132,35 +140,29 @@ def main() -> None:
             "MAX_MODEL_LEN": "512",
         }
     )
-    import transformers
-    import vllm
-
-    load = os.getloadavg()[0]
     loop = uvloop.new_event_loop()
     asyncio.set_event_loop(loop)
-    with server.running(settings.args, MODEL, loop) as ready:
+    about: dict[str, Any] = {"rounds": ROUNDS}
+    with (
+        server.running(settings.args, MODEL, loop) as ready,
+        _report.question(__file__, __doc__, COLUMNS, options, about) as answer,
+    ):
         assert not ready.why_no_chain, ready.why_no_chain
         facts = facts_of(ready.client.vllm_config)
         table = rows(ready.client.get_tokenizer())
         plain_s, runs = in_turns(loop, ready, facts, table)
-        print(
-            f"{REQUESTS} requests x {TOKENS} tokens at once, SmolLM2-135M in bfloat16, vocabulary "
-            f"{facts.vocab_size:,}, fastest of {ROUNDS} rounds in turns;\n"
-            f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, "
-            f"vLLM {vllm.__version__}, transformers {transformers.__version__}, "
-            f"load before {load:.1f}; "
-            f"plain: {REQUESTS * TOKENS / plain_s:.0f} tokens/s"
-        )
-        print(f"{'':32}{'tokens/s of plain':^22}{'one row alone':^18}")
-        print(f"{'':32}{'chain':>9}{'vLLM':>9}    {'ms/token':>9}{'first ms':>9}")
+        answer.conditions["plain tokens/s"] = round(REQUESTS * TOKENS / plain_s)
         for row in table:
-            own = f"{plain_s / runs[row.name, 'vLLM']:.0%}" if row.own is not None else ""
             each_s, first_s = alone(row, facts, ready)
-            line = f"{row.name:32}{plain_s / runs[row.name, 'chain']:9.0%}{own:>9}"
-            print(f"{line}    {each_s * 1000:9.2f}{first_s * 1000:9.2f}")
+            figures = {"chain_pct": 100 * plain_s / runs[row.name, "chain"]}
+            if row.own is not None:
+                figures["vllm_pct"] = 100 * plain_s / runs[row.name, "vLLM"]
+            shown = _report.Row({"": row.name})
+            shown.add(figures | {"alone_ms": 1000 * each_s, "first_ms": 1000 * first_s})
+            answer.rows.append(shown)
         for name, given in admitted(table).items():
             read_s = seconds_each(functools.partial(reading.read, given, facts, stream=True))
-            print(f"sampling.read: {read_s * 1e6:.0f} µs for {name}")
+            answer.conditions[f"reading {name}"] = f"{read_s * 1e6:.0f} µs"
     leave(0)
 
 

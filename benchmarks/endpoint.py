@@ -7,14 +7,15 @@ worker, so that it hardly bends what is measured through it. `recorded` is with 
 kept, as tests have it; `plain` is the command line's default.
 """
 
-import os
-import platform
+import argparse
+import itertools
 import sys
 import time
 from pathlib import Path
 
 import psutil
 
+import _report
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint
 
@@ -23,30 +24,34 @@ POSTS = 100  # a job
 SIZES = {"1 event, 200 B": 200, "50 events, 10 KB": 10_000}
 AT_ONCE = (1, 16)
 JOBS = {1: 8, 16: 64}
+COLUMNS = {
+    "endpoint_ms": "endpoint, ms/post",
+    "worker_ms": "worker, ms/post",
+    "posts_per_s": "posts/s",
+}
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    options = _report.options(parser)
     command = ["env", "RUNPOD_LOG_LEVEL=ERROR", "ECHO_CONCURRENCY=32", sys.executable, str(ECHO)]
-    print("CPU time of one stream post; the echo worker with the real SDK, on loopback;")
-    print(
-        f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}, ",
-        end="",
-    )
-    print(f"load before {os.getloadavg()[0]:.1f}; a job has {POSTS} posts")
-    print(f"{'':20}{'at once':>8}{'':>10}{'endpoint':>10}{'worker':>9}{'posts/s':>9}")
-    with local_endpoint.serve(Knobs(record_jobs=64), command=command) as endpoint:
+    about = {"posts of a job": POSTS, "rounds": options.rounds}
+    with (
+        _report.question(__file__, __doc__, COLUMNS, options, about) as answer,
+        local_endpoint.serve(Knobs(record_jobs=64), command=command) as endpoint,
+    ):
         run(endpoint, 200, 1, 1)
-        for name, size in SIZES.items():
-            for at_once in AT_ONCE:
-                for mode in ("recorded", "plain"):
-                    endpoint.set_recording(mode == "recorded")
-                    own_ms, worker_ms, rate = run(endpoint, size, at_once, JOBS[at_once])
-                    row = f"{name:20}{at_once:8}{mode:>10}"
-                    print(f"{row}{own_ms:7.2f} ms{worker_ms:6.2f} ms{rate:9.0f}")
+        loads = list(itertools.product(SIZES, AT_ONCE, ("recorded", "plain")))
+        answer.rows = [_report.Row({"post": a, "at once": b, "": c}) for a, b, c in loads]
+        for _ in range(options.rounds):
+            for (name, at_once, mode), row in zip(loads, answer.rows, strict=True):
+                endpoint.set_recording(mode == "recorded")
+                row.add(run(endpoint, SIZES[name], at_once, JOBS[at_once]))
 
 
-def run(endpoint: LocalEndpoint, size: int, at_once: int, jobs: int) -> tuple[float, float, float]:
-    """Give the CPU milliseconds of a post at the endpoint and at the worker, and posts a second."""
+def run(endpoint: LocalEndpoint, size: int, at_once: int, jobs: int) -> dict[str, float]:
+    """Return the CPU milliseconds of a post on both sides, and the posts a second."""
     text = "data: " + "x" * (size - 22) + "\n\n"
     worker = psutil.Process(endpoint.state()["workers"][0]["pid"])
     own = psutil.Process()
@@ -59,7 +64,11 @@ def run(endpoint: LocalEndpoint, size: int, at_once: int, jobs: int) -> tuple[fl
     after = cpu_s(own), cpu_s(worker), time.monotonic()
     own_s, worker_s, wall_s = (b - a for a, b in zip(before, after, strict=True))
     posts = jobs * POSTS
-    return own_s / posts * 1000, worker_s / posts * 1000, posts / wall_s
+    return {
+        "endpoint_ms": own_s / posts * 1000,
+        "worker_ms": worker_s / posts * 1000,
+        "posts_per_s": posts / wall_s,
+    }
 
 
 def cpu_s(process: psutil.Process) -> float:

@@ -1,0 +1,200 @@
+"""Write docs/benchmarks.md and its pictures from results/: `python benchmarks/_page.py`."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+
+import matplotlib as mpl
+from matplotlib import pyplot as plt
+from matplotlib.axes import Axes
+
+import _report
+import pace
+import start
+from _contenders import EACH, NATIVE, OPENAI, PROXY, SERVE
+from _report import Answer
+
+DOCS = Path(__file__).parents[1] / "docs"
+PICTURES = DOCS / "benchmarks"
+ORDER = ("throughput", "smoothness", "pace", "start", "door", "endpoint", "chain")
+COLOURS = {
+    OPENAI: "#0072b2",
+    NATIVE: "#56b4e9",
+    EACH: "#000000",
+    SERVE: "#e69f00",
+    PROXY: "#d55e00",
+}
+
+HEAD = """\
+# Benchmarks
+
+<!-- Written by `make bench` from benchmarks/results: do not edit. -->
+
+What stands between an engine and its caller costs something; this page says how much.
+The model is tiny (3.4 million parameters, on a CPU), so that the engine costs little and everything
+else shows: **with a model of real size the differences are smaller**.
+A figure is the median of its runs, or the worst of them where it says so.
+`make bench` measures all again in under 20 minutes on two cores, and compares with what is kept here.
+
+The platform is a stand-in, `benchmarks/_stand_in.py`, the same for all that take jobs.
+It is a process of its own and no part of any figure; it notes a post and does nothing else, its share
+stands in the tables, and as root it runs before all else, so that it is never late.
+"""
+
+
+def goals(of: dict[str, Answer]) -> Iterator[tuple[str, str, float, str, float]]:
+    """Give each goal: what, where, the figure, how it compares with its limit, and the limit."""
+    fast, smooth, starts, paced = (
+        of[name] for name in ("throughput", "smoothness", "start", "pace")
+    )
+
+    def share(figure: str, one: str, other: str, streams: int, far_ms: int = 0) -> float:
+        """Return the median of the runs' ratios, each with its neighbour in time."""
+        runs = (fast.row(name, streams, far_ms).figures[figure] for name in (one, other))
+        return median(a / b for a, b in zip(*runs, strict=True))
+
+    def shown(answer: Answer, figure: str, *row: object) -> float:
+        return _report.value(figure, answer.row(*row).figures[figure])
+
+    for path in (OPENAI, NATIVE):
+        for streams in (64, 256):
+            name = "tokens/s ÷ AsyncLLM, token by token"
+            found = share("tokens_per_s", path, EACH, streams)
+            yield name, f"{path}, {streams} streams", found, "≥", 0.95
+    for path in (OPENAI, NATIVE):
+        for streams in (64, 256):
+            for far_ms in (0, 50):
+                where = f"{path}, {streams} streams, round trip {far_ms} ms"
+                found = share("tokens_per_s", path, PROXY, streams, far_ms)
+                yield "tokens/s ÷ thinnest proxy", where, found, "≥", 1.25
+    for other, limit in ((PROXY, 0.35), (SERVE, 0.7), (EACH, 2.2)):
+        for path in (OPENAI, NATIVE):
+            found = share("host_us_per_token", path, other, 64)
+            yield f"host CPU ÷ {other}", f"{path}, 64 streams", found, "≤", limit
+    sdk = smooth.rows[0].of["SDK"]
+    for path in (OPENAI, NATIVE):
+        for far_ms in (0, 100):
+            where = f"{path}, 64 streams, round trip {far_ms} ms"
+            for what, figure, limit in (
+                ("99 %", "wait_p99_ms", 200),
+                ("worst", "wait_worst_ms", 400),
+            ):
+                found = shown(smooth, figure, path, 64, far_ms, sdk)
+                yield f"longest wait of a stream, {what}, ms", where, found, "≤", limit
+    for what, figure, streams, limit in (
+        ("first token over the engine's own, ms", "first_p50_ms", 1, 15),
+        ("the last first token of a burst over the engine's own, ms", "first_last_ms", 100, 400),
+    ):
+        ours, mark = (shown(smooth, figure, name, streams, 0, sdk) for name in (OPENAI, EACH))
+        yield what, f"{OPENAI}, {streams} at once", ours - mark, "≤", limit
+    for far_ms in (0, 100):
+        where = f"defaults, round trip {far_ms} ms"
+        yield (
+            "posts for 500 tokens at 80/s",
+            where,
+            shown(paced, "posts", pace.DEFAULTS, far_ms),
+            "≤",
+            70,
+        )
+    beyond = shown(paced, "beyond_ms", pace.DEFAULTS, 100)
+    yield "their time beyond the ideal, ms", "defaults, round trip 100 ms", beyond, "≤", 200
+    for what, figure, limit in (("ready", "ready_s", 0.85), ("memory", "memory_mb", 1.1)):
+        runs = (starts.row(name).figures[figure] for name in ("worker", SERVE))
+        found = median(a / b for a, b in zip(*runs, strict=True))
+        yield f"{what} ÷ vllm serve", "defaults", found, "≤", limit
+
+
+def goals_table(of: dict[str, Answer]) -> str:
+    lines = []
+    for what, where, found, sign, limit in goals(of):
+        is_met = found >= limit if sign == "≥" else found <= limit
+        lines.append(
+            [what, where, f"{found:.3g}", f"{sign} {limit:g}", "yes" if is_met else "**no**"]
+        )
+    return table([["goal", "where", "measured", "limit", "met"], *lines])
+
+
+def table(lines: list[list[str]]) -> str:
+    head, *rows = lines
+    marks = ["---"] * len(head)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, marks, *rows))
+
+
+def against_streams(figure: str, label: str) -> Callable[[Answer, Axes], None]:
+    def draw(answer: Answer, axes: Axes) -> None:
+        for name, colour in COLOURS.items():
+            rows = [r for r in answer.rows if tuple(r.of.values())[::2] == (name, 0)]
+            streams = [row.of["streams"] for row in rows]
+            found = [_report.value(figure, row.figures[figure]) for row in rows]
+            axes.plot(streams, found, marker="o", label=name, color=colour)
+        axes.set(xscale="log", yscale="log", xlabel="streams at once", ylabel=label)
+        axes.set_xticks(streams, map(str, streams))
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+        axes.legend()
+
+    return draw
+
+
+def tokens_over_time(answer: Answer, axes: Axes) -> None:
+    for row in answer.rows:
+        if row.of["round trip, ms"] == 100:
+            when_s, tokens = zip(*row.curve, strict=True)
+            posts = _report.value("posts", row.figures["posts"])
+            axes.step(when_s, tokens, where="post", label=f"{row.of['']}, {posts:.0f} posts")
+    axes.plot([0, pace.TOKENS / pace.RATE], [0, pace.TOKENS], "k:", label="ideal")
+    axes.set(xlabel="seconds", ylabel="tokens that have arrived, round trip 100 ms")
+    axes.grid(alpha=0.3)
+    axes.legend()
+
+
+def phases(answer: Answer, axes: Axes) -> None:
+    for row in reversed(answer.rows):
+        runs = {name: median(values) for name, values in row.figures.items()}
+        parts = {name: runs[name] for name in runs if name not in start.COLUMNS}
+        left = 0.0
+        for name, seconds in (parts or {"until healthy": runs["ready_s"]}).items():
+            axes.barh(row.of[""], seconds, left=left, label=name)
+            left += seconds
+    axes.set(xlabel="seconds until ready")
+    axes.legend(ncols=3, loc="upper center", bbox_to_anchor=(0.5, -0.3))
+
+
+DRAWN: dict[str, dict[str, Callable[[Answer, Axes], None]]] = {
+    "throughput": {
+        "tokens a second": against_streams("tokens_per_s", "tokens/s"),
+        "CPU a token": against_streams("host_us_per_token", "host CPU, µs/token"),
+        "first token": against_streams("first_p50_ms", "first token, median, ms"),
+    },
+    "pace": {"tokens over time": tokens_over_time},
+    "start": {"phases of the start": phases},
+}
+
+
+def picture(name: str, answer: Answer, draw: Callable[[Answer, Axes], None]) -> str:
+    """Draw one, and return the line that shows it."""
+    file = f"{name.replace(' ', '-')}.svg"
+    figure, axes = plt.subplots(figsize=(8, 2.4 if name.startswith("phases") else 4.5))
+    draw(answer, axes)
+    axes.set_title(name[0].upper() + name[1:])
+    PICTURES.mkdir(exist_ok=True)
+    figure.savefig(PICTURES / file, bbox_inches="tight", metadata={"Date": None})
+    plt.close(figure)
+    return f"![{name}](benchmarks/{file})"
+
+
+def main() -> None:
+    mpl.rcParams.update({"svg.hashsalt": "worker-vllm", "svg.fonttype": "none"})
+    answers = {name: _report.read((_report.RESULTS / f"{name}.json").read_text()) for name in ORDER}
+    parts = [HEAD, "## The goals\n", goals_table(answers)]
+    print(goals_table(answers))
+    for name, answer in answers.items():
+        pictures = [picture(one, answer, draw) for one, draw in DRAWN.get(name, {}).items()]
+        about = "; ".join(f"{name}: {value}" for name, value in answer.conditions.items())
+        parts += [f"\n## {answer.question}\n", answer.how, *(f"\n{one}" for one in pictures)]
+        parts += [f"\n{table(answer.table())}", f"\n`benchmarks/{name}.py`; {about}."]
+    (DOCS / "benchmarks.md").write_text("\n".join(parts) + "\n")
+
+
+if __name__ == "__main__":
+    main()
