@@ -78,8 +78,9 @@ image-test: models ## build the image, and one with a model inside, and run them
 		debian-archive-keyring iproute2 >/dev/null; }
 	@$(SUDO) $(PY) -m pytest -q -m image -s tests/image
 
-bench: models ## the figures of benchmarks/, with their conditions
-	@for file in benchmarks/[a-z]*.py; do $(PY) $$file || exit 1; done
+bench: models ## the figures of benchmarks/, with their conditions, and docs/benchmarks.md
+	@for file in benchmarks/[a-z]*.py; do $(PY) $$file --save || exit 1; done
+	@$(PY) benchmarks/_page.py
 
 lock: setup ## rewrite requirements.txt from builder/requirements.in
 	@$(PY) -m uv pip compile --quiet --universal --python-version 3.11 --no-header \

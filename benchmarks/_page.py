@@ -7,6 +7,7 @@ from statistics import median
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 from matplotlib.axes import Axes
+from matplotlib.ticker import LogLocator
 
 import _report
 import pace
@@ -34,10 +35,10 @@ What stands between an engine and its caller costs something; this page says how
 The model is tiny (3.4 million parameters, on a CPU), so that the engine costs little and everything
 else shows: **with a model of real size the differences are smaller**.
 A figure is the median of its runs, or the worst of them where it says so.
-`make bench` measures all again in under 20 minutes on two cores, and compares with what is kept here.
+`make bench` measures all again in under 20 minutes on two cores, and names what got worse.
 
 The platform is a stand-in, `benchmarks/_stand_in.py`, the same for all that take jobs.
-It is a process of its own and no part of any figure; it notes a post and does nothing else, its share
+It is a process of its own and no part of any figure: it only notes when a post comes, its share
 stands in the tables, and as root it runs before all else, so that it is never late.
 """
 
@@ -130,6 +131,8 @@ def against_streams(figure: str, label: str) -> Callable[[Answer, Axes], None]:
         axes.set(xscale="log", yscale="log", xlabel="streams at once", ylabel=label)
         axes.set_xticks(streams, map(str, streams))
         axes.minorticks_off()
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter("{x:,.0f}")
         axes.grid(alpha=0.3)
         axes.legend()
 
@@ -137,12 +140,14 @@ def against_streams(figure: str, label: str) -> Callable[[Answer, Axes], None]:
 
 
 def tokens_over_time(answer: Answer, axes: Axes) -> None:
-    for row in answer.rows:
-        if row.of["round trip, ms"] == 100:
-            when_s, tokens = zip(*row.curve, strict=True)
-            posts = _report.value("posts", row.figures["posts"])
-            axes.step(when_s, tokens, where="post", label=f"{row.of['']}, {posts:.0f} posts")
-    axes.plot([0, pace.TOKENS / pace.RATE], [0, pace.TOKENS], "k:", label="ideal")
+    beginning = axes.inset_axes((0.58, 0.1, 0.4, 0.45), xlim=(0, 1.5), ylim=(0, 120))
+    for panel in (axes, beginning):
+        for row in answer.rows:
+            if row.of["round trip, ms"] == 100:
+                posts = _report.value("posts", row.figures["posts"])
+                label = f"{row.of['']}, {posts:.0f} posts"
+                panel.step(*zip(*row.curve, strict=True), where="post", label=label, lw=1.2)
+        panel.plot([0, pace.TOKENS / pace.RATE], [0, pace.TOKENS], "k:", label="ideal")
     axes.set(xlabel="seconds", ylabel="tokens that have arrived, round trip 100 ms")
     axes.grid(alpha=0.3)
     axes.legend()
@@ -173,7 +178,7 @@ DRAWN: dict[str, dict[str, Callable[[Answer, Axes], None]]] = {
 
 def picture(name: str, answer: Answer, draw: Callable[[Answer, Axes], None]) -> str:
     """Draw one, and return the line that shows it."""
-    file = f"{name.replace(' ', '-')}.svg"
+    file = f"{name.replace(' ', '-').lower()}.svg"
     figure, axes = plt.subplots(figsize=(8, 2.4 if name.startswith("phases") else 4.5))
     draw(answer, axes)
     axes.set_title(name[0].upper() + name[1:])

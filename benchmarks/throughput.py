@@ -3,7 +3,8 @@
 The worker on both paths, `AsyncLLM.generate` in a plain process token by token (the mark) and with
 one final output, `vllm serve` with an HTTP client, and the thinnest proxy in front of it. All are
 started once and asked in turns, in another order each round; an engine that is not asked sleeps.
-`proxy` and `vllm serve` are one server. 64 streams and fewer have 128 tokens each, 256 have 64.
+`proxy` and `vllm serve` are one server, and MAX_CONCURRENCY=256 for both that take jobs. 64 streams
+and fewer have 128 tokens each, 256 have 64.
 Host CPU is the CPU time of all processes but the engine's core and its workers.
 """
 
