@@ -148,7 +148,7 @@ def tokens_over_time(answer: Answer, axes: Axes) -> None:
                 label = f"{row.of['']}, {posts:.0f} posts"
                 panel.step(*zip(*row.curve, strict=True), where="post", label=label, lw=1.2)
         panel.plot([0, pace.TOKENS / pace.RATE], [0, pace.TOKENS], "k:", label="ideal")
-    axes.set(xlabel="seconds", ylabel="tokens that have arrived, round trip 100 ms")
+    axes.set(xlabel="seconds", ylabel="tokens that have arrived, round trip 100 ms", xlim=(0, 10))
     axes.grid(alpha=0.3)
     axes.legend()
 

@@ -26,7 +26,7 @@ from local_endpoint.usage import output_tokens
 
 SDK_CACHE = Path(__file__).parents[1] / ".cache" / "sdk"
 HOLD_S = 20.0  # of a poll without an answer
-START_S, RUN_S, LEAVE_S = 240.0, 60.0, 10.0  # time limits of a worker
+START_S, RUN_S, LEAVE_S = 240.0, 120.0, 10.0  # time limits of a worker
 
 
 @dataclass

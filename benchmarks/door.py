@@ -39,7 +39,7 @@ async def compare(rounds: int) -> list[_report.Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--rounds", type=int, default=5)
     options = _report.options(parser)
     about = platform() | {"rounds": options.rounds}
     with _report.question(__file__, __doc__, COLUMNS, options, about) as answer:
