@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import time
@@ -92,6 +93,7 @@ def question(
     conditions: dict[str, Any],
 ) -> Iterator[Answer]:
     """Print the answer that the block has filled in, and what got worse; keep it where asked."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # ends children
     asked, _, how = doc.partition("\n\n")
     about = _conditions() | conditions
     began_s = time.monotonic()
