@@ -76,6 +76,11 @@ def weigh(event: bytes) -> tuple[bool, Any]:
     return carries, None
 
 
+def says_more(content: bytes) -> bool:
+    """Say whether events may tell of an error or of tokens: a text's quotes would be escaped."""
+    return b'"error"' in content or b'"usage":{' in content or b'"usage": {' in content
+
+
 def usage_in(event: bytes, before: Usage) -> Usage:
     """Return what the events of a stream say of its tokens, with one more event."""
     now = usage_of(payload(event))

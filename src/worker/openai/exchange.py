@@ -10,6 +10,7 @@ from worker.errors import RequestError
 from worker.openai.events import (
     EventSplitter,
     is_comment,
+    says_more,
     usage_in,
     usage_of,
     weigh,
@@ -116,7 +117,7 @@ class ForJob(Exchange):
             if self._comments:
                 self._outbox.put_ahead(event, written_bytes(event))
             return
-        if b'"usage"' in event:
+        if says_more(event):
             self.usage = usage_in(event, self.usage)
         carries, self.error = weigh(event)
         if not self.error:  # it is told in the dialect of the route, and is the end
@@ -138,12 +139,26 @@ class ForClient(Exchange):
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self._start = message
+        elif self._is_plain(message):
+            await self._to_client(message)
+            return
         await super().send(message)
+
+    def _is_plain(self, message: Message) -> bool:
+        """Say whether a piece of a stream goes on as it is: that of nearly every token."""
+        return (
+            self.streams
+            and not self._start
+            and self._report is None
+            and message.get("more_body", False)
+            and not says_more(message["body"])
+            and not self.error
+        )
 
     async def pass_on(self, content: bytes, *, is_last: bool) -> None:  # noqa: ARG002
         if self.is_over():
             return
-        if b'"error"' in content or b'"usage"' in content:  # a text's quotes would be escaped
+        if says_more(content):
             content = self._noted(content)
         if content:
             await self._forward(content, more_body=True)
