@@ -32,14 +32,14 @@ def served_to(tiny: Served, smollm2: Served) -> Callable[[str], Served]:
 
 
 @pytest.fixture(scope="session")
-def answer(served_to: Callable[[str], Served]) -> Callable[[str], str]:
-    """What a program's model says to PROMPT when no client is in between."""
+def answer(tiny: Served, smollm2: Served) -> Callable[[str], str]:
+    """What a model says to PROMPT when no client is in between."""
 
     @functools.cache
-    def answer(program: str) -> str:
+    def answer(model: str) -> str:
         messages = [{"role": "user", "content": PROMPT}]
         body = {"messages": messages, "temperature": 0, "max_tokens": 30}
-        record = served_to(program).run(
+        record = (tiny if model == "tiny" else smollm2).run(
             {"openai_route": "/v1/chat/completions", "openai_input": body}
         )
         return record.done[-1].value["output"][0]["choices"][0]["message"]["content"]
@@ -49,7 +49,10 @@ def answer(served_to: Callable[[str], Served]) -> Callable[[str], str]:
 
 @pytest.fixture(scope="session")
 def said(served_to: Callable[[str], Served], tmp_path_factory: pytest.TempPathFactory) -> Said:
-    """Run a program of programs/ against the endpoint, and give the object it printed."""
+    """Run a program of programs/ against the endpoint, and give the object it printed.
+
+    Beside what it printed stands the `model` that it asked.
+    """
     return _saying(lambda program, home: environ(served_to(program), home), tmp_path_factory)
 
 
@@ -70,10 +73,11 @@ def _saying(
     environ: Callable[[str, Path], dict[str, str]], tmp_path_factory: pytest.TempPathFactory
 ) -> Said:
     @functools.cache
-    def run(command: str, program: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+    def run(command: str, program: str) -> tuple[str, subprocess.CompletedProcess[str]]:
+        its = environ(program, tmp_path_factory.mktemp("home"))
+        return its["MODEL"], subprocess.run(
             [command, HERE / "programs" / program],
-            env=environ(program, tmp_path_factory.mktemp("home")),
+            env=its,
             capture_output=True,
             encoding="utf-8",
             timeout=PROGRAM_S,
@@ -81,10 +85,10 @@ def _saying(
         )
 
     def said(program: str) -> dict[str, Any]:
-        ended = run(node() if program.endswith(".mjs") else python(), program)
+        model, ended = run(node() if program.endswith(".mjs") else python(), program)
         assert 0 == ended.returncode, ended.stderr
         # RunPod's Node client prints lines of its own; the last one is the program's.
-        return json.loads(ended.stdout.splitlines()[-1])
+        return {"model": model} | json.loads(ended.stdout.splitlines()[-1])
 
     return said
 

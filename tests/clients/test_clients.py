@@ -35,8 +35,8 @@ def test_chat(at_each_door: Said, answer: Callable[[str], str], program: str) ->
     """A chat written for any client works with URL and key changed, whole and as a stream."""
     chat = at_each_door(program)
 
-    assert answer(program) == chat["whole"]
-    assert answer(program) == "".join(chat["pieces"])
+    assert answer(chat["model"]) == chat["whole"]
+    assert answer(chat["model"]) == "".join(chat["pieces"])
     assert len(chat["pieces"]) > 1
     assert (TOKENS, TOKENS) == (chat["whole_tokens"], chat["stream_tokens"])
 
@@ -67,7 +67,7 @@ def test_leaving_a_stream_stops_its_job(said: Said, smollm2: Served) -> None:
 def test_jobs(said: Said, answer: Callable[[str], str], program: str) -> None:
     """RunPod's clients give a job's output, waiting for it in one call or in several."""
     jobs = said(program)
-    choices = [{"tokens": [answer(program)], "finish_reason": "length"}]
+    choices = [{"tokens": [answer(jobs["model"])], "finish_reason": "length"}]
     output = [{"choices": choices, "usage": jobs["run_sync"][0]["usage"]}]
 
     assert output == jobs["run_sync"]
@@ -87,7 +87,7 @@ def test_every_chunk_once(
 
     assert [post.value for post in record.stream] == jobs["chunks"]
     assert len(jobs["chunks"]) > 1
-    assert answer(program) == "".join(tokens)
+    assert answer(jobs["model"]) == "".join(tokens)
 
 
 @pytest.mark.parametrize("program", JOBS)
