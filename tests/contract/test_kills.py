@@ -88,7 +88,7 @@ def test_the_core_comes_from_the_fork_server(tiny: Served) -> None:
     assert server is not None
 
     assert server == core.parent()
-    assert server.memory_info().rss > 200e6  # of an interpreter alone it is 20 MB
+    assert any("libtorch" in one.path for one in server.memory_maps())
 
 
 @pytest.mark.parametrize(
