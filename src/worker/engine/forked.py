@@ -24,6 +24,7 @@ from worker.lifetime import changed_since, die_with_parent, fork_server
 READ_LATE = {
     "VLLM_WORKER_MULTIPROC_METHOD",
     "VLLM_RPC_BASE_PATH",
+    "VLLM_MEDIA_CONNECTOR",
     "VLLM_DISABLE_SHARED_EXPERTS_STREAM",
     "VLLM_SSM_CONV_STATE_LAYOUT",
     torch_utils.OMP_NUM_THREADS_SET_BY_VLLM,
