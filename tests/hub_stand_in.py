@@ -129,17 +129,17 @@ class _Handler(BaseHTTPRequestHandler):
         data = repository.files[file]
         asked = re.match(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         start = int(asked[1]) if asked else 0
+        end = min(int(asked[2]) + 1, len(data)) if asked and asked[2] else len(data)
         self.send_response(206 if asked else 200)
-        self.send_header("Content-Length", str(len(data) - start))
+        self.send_header("Content-Length", str(end - start))
         if asked:
-            self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
+            self.send_header("Content-Range", f"bytes {start}-{end - 1}/{len(data)}")
         self.send_header("Accept-Ranges", "bytes")
         self.send_header("ETag", f'"{hashlib.sha256(data).hexdigest()}"')
         self.send_header("X-Repo-Commit", repository.sha)
         self.end_headers()
         if self.command == "HEAD":
             return
-        end = len(data)
         if file in repository.breaks:
             end = repository.breaks.pop(file)
             self.close_connection = True

@@ -37,8 +37,8 @@ if not HAS_GPU:
         )
 
 USAGE = (
-    "python -m worker [--serve | --local | --check | --help | --version]; everything else is an "
-    "environment variable."
+    "python -m worker [--serve | --local | --check | --doctor [--json] | --help | --version]; "
+    "everything else is an environment variable."
 )
 
 
@@ -47,6 +47,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m worker", add_help=False)
     parser.add_argument("--help", "-h", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--doctor", action="store_true")
+    parser.add_argument("--json", action="store_true")
     parser.add_argument("--version", action="store_true")
     parser.add_argument("--serve", action="store_true")
     parser.add_argument("--local", action="store_true")
@@ -61,7 +63,7 @@ def main() -> int:
     if unknown:
         print(hide(f"error: {unknown[0]!r} is no option. {USAGE}"), file=sys.stderr)
         return 1
-    is_serving = not options.help and not options.check
+    is_serving = not (options.help or options.check or options.doctor)
     try:
         if options.serve:
             os.environ["WORKER_MODE"] = "load_balancer"
@@ -72,6 +74,8 @@ def main() -> int:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        if options.doctor:
+            return _doctor(environ, baked, is_json=options.json)
         if not is_serving and not HAS_GPU:
             # Else vLLM built for a GPU knows no device, and its parser fails.
             os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
@@ -102,6 +106,31 @@ def main() -> int:
     except (Exception, SystemExit) as error:
         fail(error)
     return 0
+
+
+def _doctor(environ: Mapping[str, str], baked: Mapping[str, str], *, is_json: bool) -> int:
+    """Judge without a GPU whether the model fits the card GPU; returns the exit code."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # what matters comes as a sentence
+    from worker.doctor import cards
+
+    named = environ.get("GPU", "").strip()
+    wanted = cards.read(named) if named else None
+    count, first = wanted or (1, cards.CARDS[0])
+    from worker.engine import card
+
+    card.stand_in(first.name, first.memory, first.capability, count)  # before vLLM is imported
+    from rich.console import Console
+
+    from worker.doctor import page
+    from worker.doctor.examine import examine
+
+    report = examine(environ, baked, wanted)
+    if is_json:
+        print(page.as_json(report))
+    else:
+        console = Console()
+        page.show(report, console if console.is_terminal else Console(width=100))
+    return report.exit_code
 
 
 def _refuse_no_endpoint(environ: Mapping[str, str], words: list[str]) -> None:

@@ -30,7 +30,7 @@ def with_chain(args: argparse.Namespace) -> tuple[argparse.Namespace, str]:
     engine_args = AsyncEngineArgs.from_cli_args(args)
     try:
         model_config = engine_args.create_model_config()
-        _refuse_idle_quantization(args.quantization, model_config)
+        refuse_idle_quantization(args.quantization, model_config)
         if model_config.runner_type == "pooling":
             return args, "it serves a pooling model."
         speculates = args.speculative_config or args.spec_method or args.spec_model
@@ -112,7 +112,7 @@ def check(args: argparse.Namespace) -> str:
             model_config = engine_args.create_engine_config().model_config
     except Exception as error:
         raise StartError(sentence(error)) from error
-    _refuse_idle_quantization(args.quantization, model_config)
+    refuse_idle_quantization(args.quantization, model_config)
     if _lacks_its_gpu():
         return (
             "No GPU is here: memory, kernels, quantisation and parallelism cannot be judged "
@@ -147,7 +147,7 @@ def gpus() -> int:
     return int(current_platform.device_count()) if current_platform.is_cuda_alike() else 0
 
 
-def _refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
+def refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:
     """Refuse a scheme for experts alone on a model without any: vLLM only logs "0 layers"."""
     wanted = model_config.quantization_config
     if scheme not in ONLINE_QUANT_SHORTHAND_NAMES or wanted is None or model_config.is_moe:

@@ -62,7 +62,7 @@ def download(
     repository = gguf["repository"] if gguf else name
     where = Path(cache or constants.HF_HUB_CACHE).expanduser()
     started_s = time.monotonic()
-    with _translated(repository, revision, where):
+    with translated(repository, revision, where):
         api = HfApi(token=token)
         info = api.repo_info(repository, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
@@ -113,7 +113,7 @@ def _check_space(name: str, where: Path, missing: int) -> None:
 
 
 @contextmanager
-def _translated(name: str, revision: str | None, where: Path) -> Iterator[None]:
+def translated(name: str, revision: str | None, where: Path) -> Iterator[None]:
     """Turn whatever goes wrong into one sentence that says what to do."""
     from huggingface_hub import constants, errors
 

@@ -1,0 +1,1 @@
+"""Does this model fit this card, and is the configuration right? Asked before anyone pays."""

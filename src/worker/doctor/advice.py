@@ -1,0 +1,84 @@
+"""What to try: changes of a variable or of the card, each with its computed effect."""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from worker.doctor.cards import CARDS, Card, next_larger
+from worker.doctor.estimate import Sum, add_up
+from worker.engine.planner import UnplannedError
+from worker.errors import StartError
+
+FP8 = (8, 9)  # the capability from which on a card computes with it
+Judge = Callable[[argparse.Namespace, int, Card], Sum]
+
+
+@dataclass(frozen=True)
+class Try:
+    """A change (`MAX_MODEL_LEN=16384`), and what the sum is with it."""
+
+    change: str
+    sum: Sum
+
+
+def tries(now: Sum, args: argparse.Namespace, count: int, judge: Judge) -> tuple[Try, ...]:
+    """Return up to three changes that help, the least intrusive first."""
+    found: list[Try] = []
+    for change, changed, cards, card in _candidates(now, args, count):
+        if len(found) == 3:
+            break
+        try:
+            then = judge(argparse.Namespace(**{**vars(args), **changed}), cards, card)
+            if then.answer != "fits" and card == now.card and _round(then) > 1.1 * _round(now):
+                changed |= {"max_model_len": _round(then)}
+                change = f"{change} with MAX_MODEL_LEN={_round(then)}"
+                then = judge(argparse.Namespace(**{**vars(args), **changed}), cards, card)
+        except (StartError, UnplannedError):  # what vLLM refuses is no advice
+            continue
+        if then.answer == "fits" and (now.answer != "fits" or card != now.card or _more(then, now)):
+            found.append(Try(change, then))
+    return tuple(found)
+
+
+def _candidates(
+    now: Sum, args: argparse.Namespace, count: int
+) -> Iterator[tuple[str, dict[str, Any], int, Card]]:
+    card, model = now.card, now.plan.config.model_config
+    used = args.tensor_parallel_size * args.pipeline_parallel_size
+    if now.answer == "fits" and used == 1:
+        smaller = (one for one in CARDS if one.mib < 0.9 * card.mib)
+        enough = [one for one in smaller if add_up(now.plan, one).answer == "fits"]
+        if enough:
+            least = min(enough, key=lambda one: one.mib)
+            yield f"GPU={least.name}, a smaller card", {}, count, least
+    if used < count:
+        yield f"TENSOR_PARALLEL_SIZE={count}", {"tensor_parallel_size": count}, count, card
+    if now.answer != "fits" and (longest := _round(now)):
+        yield f"MAX_MODEL_LEN={longest}", {"max_model_len": longest}, count, card
+    if not model.quantization:
+        scheme = "fp8_per_channel"
+        yield f"QUANTIZATION={scheme}", {"quantization": scheme}, count, card
+    if args.kv_cache_dtype == "auto" and card.capability >= FP8:
+        yield "KV_CACHE_DTYPE=fp8", {"kv_cache_dtype": "fp8"}, count, card
+    if now.answer != "fits":
+        larger = next_larger(card)
+        while larger and larger.memory < 1.1 * now.weights:
+            larger = next_larger(larger)
+        if larger:
+            yield f"GPU={larger.name}, a larger card", {}, count, larger
+        for several in (2, 4, 8):
+            if several > count and now.weights * used / several < 0.8 * card.memory:
+                change = f"GPU={several}x{card.name} with TENSOR_PARALLEL_SIZE={several}"
+                yield change, {"tensor_parallel_size": several}, several, card
+                break
+
+
+def _round(one: Sum) -> int:
+    """Return the longest context that surely fits, in whole thousands of tokens."""
+    return one.longest() // 1024 * 1024
+
+
+def _more(then: Sum, now: Sum) -> bool:
+    length = now.plan.max_model_len
+    return then.at_once(length) > 1.1 * now.at_once(length)

@@ -1,0 +1,97 @@
+"""The doctor's visit: from the variables of an endpoint to a verdict, without its card.
+
+what vLLM refuses ─ the weights' files ─ vLLM's plan ─ the sum for a card ─ what to try
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from worker.configuration.settings import Settings
+from worker.doctor import advice, weights
+from worker.doctor.cards import CARDS, Card
+from worker.doctor.estimate import Sum, add_up
+from worker.doctor.weights import Weights
+from worker.engine import card as absent
+from worker.engine import planner
+from worker.engine.planner import UnplannedError
+from worker.errors import StartError
+from worker.model import locate
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found: of one card with what to try, or of every card."""
+
+    model: str
+    count: int
+    files: Weights | None
+    sums: tuple[Sum, ...]
+    tries: tuple[advice.Try, ...] = ()
+    refusals: Mapping[str, str] | None = None
+    unjudged: str = ""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """0 fits (some card), 1 does not fit, 2 cannot tell."""
+        answers = {one.answer for one in self.sums}
+        if "fits" in answers:
+            return 0
+        return 2 if self.unjudged or "cannot tell" in answers else 1
+
+
+def examine(
+    environ: Mapping[str, str], baked: Mapping[str, str], wanted: tuple[int, Card] | None
+) -> Report:
+    """Judge the configuration for `wanted` (how many, and which card), or for every card.
+
+    Raises SettingsError or StartError with the sentence that says what is wrong.
+    """
+    settings = Settings.from_env(environ, baked)
+    named = locate.locate(settings.args, locate.caches(os.environ, baked))
+    args = locate.fetch(named, environ, _say, weights=False)
+    found = weights.read(
+        named.model,
+        named.revision,
+        args.model,
+        load_format=named.load_format,
+        token=named.hf_token if isinstance(named.hf_token, str) else None,
+    )
+    count, cards = (wanted[0], (wanted[1],)) if wanted else (1, CARDS)
+    sums, refusals, unjudged = [], {}, ""
+    for one in cards:
+        try:
+            sums.append(judge(args, count, one))
+        except StartError as error:
+            if wanted:
+                raise
+            refusals[one.name] = str(error)
+        except UnplannedError as error:
+            unjudged = str(error)
+            break
+    if not wanted and len(refusals) == len(cards):
+        raise StartError(next(iter(refusals.values())))
+    tries = advice.tries(sums[0], args, count, judge) if wanted and sums else ()
+    return Report(
+        settings.served_model_names[0],
+        count,
+        found,
+        tuple(sums),
+        tries,
+        refusals,
+        unjudged,
+        settings.warnings,
+    )
+
+
+def judge(args: argparse.Namespace, count: int, card: Card) -> Sum:
+    """Return the sum for `count` cards. Raises StartError and UnplannedError."""
+    absent.stand_in(card.name, card.memory, card.capability, count)
+    return add_up(planner.plan(args), card)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr)

@@ -1,0 +1,199 @@
+"""What the doctor says: one screen for a person, or one JSON object for a program."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from worker.doctor.cards import GIB
+from worker.doctor.estimate import SOURCE, Sum
+from worker.doctor.examine import Report
+from worker.engine.planner import Capacity
+
+WIDTH = 60
+LENGTHS = (1024, 4096, 16384, 65536)
+COLOURS = {"fits": "green", "does not fit": "red", "cannot tell": "yellow"}
+
+
+def show(report: Report, console: Console) -> None:
+    """Draw the report; without colours where the console is no terminal."""
+    if report.unjudged:
+        console.print(f"[yellow]Cannot tell[/]: {report.unjudged}")
+        console.print("The configuration is sound; its memory can only be measured on the card.")
+        _files(report, console)
+    elif len(report.sums) == 1 and not report.refusals:
+        _one(report, report.sums[0], console)
+    else:
+        _every(report, console)
+    for warning in report.warnings:
+        console.print(f"WARNING: {warning}", markup=False)
+
+
+def as_json(report: Report) -> str:
+    """Return the report as JSON; sizes are bytes."""
+    files = report.files
+    return json.dumps(
+        {
+            "model": report.model,
+            "exit_code": report.exit_code,
+            "gpus": report.count,
+            "weight_files": files and {**vars(files)},
+            "cards": [_values(one) for one in report.sums],
+            "refused": report.refusals,
+            "try": [{"change": one.change, **_values(one.sum)} for one in report.tries],
+            "unjudged": report.unjudged,
+            "warnings": list(report.warnings),
+            "runtime_source": SOURCE,
+        },
+        indent=2,
+    )
+
+
+def _values(one: Sum) -> dict[str, Any]:
+    def cache(size: int, found: Capacity | str) -> Mapping[str, Any]:
+        return {"bytes": size, **(vars(found) if isinstance(found, Capacity) else {"why": found})}
+
+    return {
+        "card": one.card.name,
+        "answer": one.answer,
+        "memory": one.card.memory,
+        "weights": one.weights,
+        "runtime": vars(one.runtime),
+        "cache": {
+            "token_bytes": one.plan.token_bytes,
+            "worst": cache(one.cache.least, one.worst),
+            "best": cache(one.cache.most, one.best),
+        },
+        "max_model_len": one.plan.max_model_len,
+        "longest_that_fits": one.longest(),
+        "at_once": {length: round(one.at_once(length), 2) for length in _lengths(one)},
+    }
+
+
+def _one(report: Report, one: Sum, console: Console) -> None:
+    cards = f"{report.count} x {one.card.name}" if report.count > 1 else one.card.name
+    colour = COLOURS[one.answer]
+    verdict = Text.assemble((one.answer.capitalize(), f"bold {colour}"), f": {report.model} on ")
+    verdict.append(f"{cards}, {one.plan.max_model_len:,} tokens of context.")
+    console.print(verdict)
+    if one.weights > one.allowed:
+        console.print(
+            f"The weights alone take more than the {_gib(one.allowed)} that vLLM may use."
+        )
+    elif isinstance(one.best, str):
+        longest = one.plan.longest(max(one.cache.most, 0))
+        console.print(
+            f"A request of so many tokens does not fit into the KV cache; "
+            f"{one.longest():,} to {longest:,} tokens do.",
+            highlight=False,
+        )
+    elif isinstance(one.worst, str):
+        console.print(
+            "It depends on what a forward pass takes, which only the card can tell.", markup=False
+        )
+    console.print()
+    parts = (
+        ("weights", one.weights, "blue", _gib(one.weights)),
+        ("activations, graphs", one.runtime.most, "magenta", _gibs(*vars(one.runtime).values())),
+        ("KV cache", max(one.cache.least, 0), "green", _gibs(one.cache.least, one.cache.most)),
+        ("left free", one.free, "bright_black", _gib(one.free)),
+    )
+    total = max(sum(part[1] for part in parts), one.card.memory)
+    bar = Text("  ")
+    for (_, size, colour, _), sign in zip(parts, "█▓▒░", strict=True):
+        bar.append(sign * round(WIDTH * size / total), colour)
+    console.print(bar)
+    each = " on each GPU" if report.count > 1 else ""
+    for (name, _, colour, shown), sign in zip(parts, "█▓▒░", strict=True):
+        console.print(Text.assemble("  ", (sign, colour), f" {name:<20} {shown}"))
+    console.print(f"    {'of':<20} {_gib(one.card.memory)}{each}\n", highlight=False)
+    if isinstance(one.worst, Capacity):
+        best = one.best.tokens if isinstance(one.best, Capacity) else one.worst.tokens
+        console.print(
+            f"The cache holds {one.worst.tokens:,} to {best:,} tokens "
+            f"({one.plan.token_bytes:,} bytes a token). At least so many requests at once:",
+            highlight=False,
+        )
+        for length in _lengths(one):
+            console.print(
+                f"  {_times(one.at_once(length)):>8} of {length:,} tokens", highlight=False
+            )
+    if report.tries:
+        console.print("\nTry")
+        for found in report.tries:
+            length = found.sum.plan.max_model_len
+            console.print(
+                f"  {found.change}: {found.sum.answer}, "
+                f"{_times(found.sum.at_once(length))} at once of {length:,} tokens, "
+                f"{_gib(found.sum.weights)} of weights",
+                highlight=False,
+                markup=False,
+            )
+    console.print()
+    _files(report, console)
+    console.print(f"Activations and graphs are a range: {SOURCE}.", style="dim", highlight=False)
+
+
+def _every(report: Report, console: Console) -> None:
+    lengths = [length for length in _lengths(report.sums[0]) if length != LENGTHS[0]]
+    console.print(
+        f"{report.model} on one card; the last columns: how many at once of so many tokens"
+    )
+    table = Table(box=None)
+    for name in ("card", "memory", "", "KV cache"):
+        table.add_column(name, no_wrap=True)
+    for length in lengths:
+        table.add_column(f"{length:,}", justify="right", no_wrap=True)
+    for one in report.sums:
+        answer = Text(one.answer, COLOURS[one.answer])
+        cache = _gibs(one.cache.least, one.cache.most) if one.cache.most > 0 else "none"
+        times = [_times(one.at_once(length)) for length in lengths]
+        table.add_row(one.card.name, _gib(one.card.memory), answer, cache, *times)
+    console.print(table)
+    for name, why in (report.refusals or {}).items():
+        console.print(f"{name}: {why}", markup=False)
+    weights = sorted({_gib(one.weights) for one in report.sums})
+    console.print(f"Weights: {' or '.join(weights)}.", highlight=False)
+    _files(report, console)
+    console.print("GPU=L40S (or another) tells more of one card, and what to try.", style="dim")
+
+
+def _files(report: Report, console: Console) -> None:
+    files = report.files
+    if files is None:
+        return
+    if not files.count:
+        console.print("Files: no weights are there.")
+        return
+    kinds = ", ".join(f"{_gb(size)} {dtype}" for dtype, size in files.by_dtype.items())
+    console.print(
+        f"Files: {files.count} of weights, {_gb(files.stored)} on the disk"
+        + (f" ({kinds})" if kinds else "")
+        + f"; the largest takes {_gb(files.largest)} of the host's memory while it is read.",
+        highlight=False,
+        markup=False,
+    )
+
+
+def _lengths(one: Sum) -> tuple[int, ...]:
+    most = one.plan.max_model_len
+    return (*(length for length in LENGTHS if length < most), most)
+
+
+def _times(count: float) -> str:
+    return f"{int(count):,}" if count >= 10 or count < 1 else f"{int(count * 10) / 10:.1f}"
+
+
+def _gib(size: int) -> str:
+    return f"{max(size, 0) / GIB:.1f} GiB"
+
+
+def _gibs(least: int, most: int) -> str:
+    return f"{max(least, 0) / GIB:.1f} to {_gib(most)}"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

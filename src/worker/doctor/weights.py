@@ -1,0 +1,106 @@
+"""How much a model's weights are, from the heads of their files; nothing else is fetched.
+
+One path for a folder, a hub cache (which is a folder) and the hub: names and sizes of the files,
+then the header of each safetensors file, which says the type and the bytes of every tensor.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from worker.model import files
+from worker.model.download import translated
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Sizes in bytes: of all files, of the largest, and of the tensors by type (`BF16`).
+
+    Without `by_dtype` no file has a header that says so (GGUF, pickles).
+    """
+
+    count: int
+    stored: int
+    largest: int
+    by_dtype: Mapping[str, int] = field(default_factory=dict)
+
+
+def read(
+    name: str,
+    revision: str | None,
+    snapshot: str,
+    *,
+    load_format: str = "auto",
+    token: str | Literal[False] | None = None,
+) -> Weights | None:
+    """Return the weights of a folder, or of a repository of the hub whose rest is in `snapshot`.
+
+    None where this worker cannot read the files of, such as another store's.
+    Raises StartError with a sentence, as a download does.
+    """
+    path, patterns = Path(name), files.formats(name, load_format)
+    if path.is_file():
+        return Weights(1, path.stat().st_size, path.stat().st_size)
+    if path.is_dir():
+        sizes = {
+            str(file.relative_to(path)): file.stat().st_size
+            for file in path.rglob("*")
+            if file.is_file()
+        }
+        return _read(sizes, patterns, path, lambda file: _header(path / file))
+    gguf = files.GGUF.fullmatch(name)
+    if not patterns or not (gguf or files.REPOSITORY.fullmatch(name)):
+        return None
+    from huggingface_hub import HfApi, constants
+
+    repository = gguf["repository"] if gguf else name
+    with translated(repository, revision, Path(constants.HF_HUB_CACHE)):
+        api = HfApi(token=token)
+        info = api.repo_info(repository, revision=revision, files_metadata=True)
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+
+        def header(file: str) -> Mapping[str, tuple[str, int]]:
+            found = api.parse_safetensors_file_metadata(repository, file, revision=info.sha)
+            return {
+                tensor: (one.dtype, one.data_offsets[1] - one.data_offsets[0])
+                for tensor, one in found.tensors.items()
+            }
+
+        return _read(sizes, patterns, Path(snapshot), header)
+
+
+def _read(
+    sizes: Mapping[str, int],
+    patterns: tuple[str, ...] | None,
+    folder: Path,
+    header: Callable[[str], Mapping[str, tuple[str, int]]],
+) -> Weights:
+    chosen = files.choose(sizes, patterns or files.FORMATS["auto"])
+    for index in [file for file in chosen if file in files.ROOT_INDEXES]:
+        if (folder / index).exists():
+            chosen = files.only_indexed(chosen, index, folder / index)
+    weights = [file for file in chosen if files.is_weight(file)]
+    tensors = [file for file in weights if file.endswith(".safetensors")]
+    by_dtype: Counter[str] = Counter()
+    with ThreadPoolExecutor(8) as pool:
+        for one in pool.map(header, tensors):
+            for dtype, size in one.values():
+                by_dtype[dtype] += size
+    stored = [sizes[file] for file in weights]
+    return Weights(len(weights), sum(stored), max(stored, default=0), dict(by_dtype))
+
+
+def _header(path: Path) -> Mapping[str, tuple[str, int]]:
+    """Read the header of a safetensors file: 8 bytes of its length, then JSON."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        found: dict[str, Any] = json.loads(file.read(length))
+    found.pop("__metadata__", None)
+    return {
+        name: (one["dtype"], one["data_offsets"][1] - one["data_offsets"][0])
+        for name, one in found.items()
+    }
