@@ -129,7 +129,7 @@ def _doctor(environ: Mapping[str, str], baked: Mapping[str, str], *, is_json: bo
         print(page.as_json(report))
     else:
         console = Console()
-        page.show(report, console if console.is_terminal else Console(width=100))
+        page.show(report, console if console.is_terminal else Console(width=120))
     return report.exit_code
 
 

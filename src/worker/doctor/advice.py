@@ -5,12 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from worker.doctor.cards import CARDS, Card, next_larger
+from worker.doctor.cards import CARDS, Card
 from worker.doctor.estimate import Sum, add_up
 from worker.engine.planner import UnplannedError
 from worker.errors import StartError
 
-FP8 = (8, 9)  # the capability from which on a card computes with it
+FP8 = (8, 9)  # the capability from which on a card computes in it
 Judge = Callable[[argparse.Namespace, int, Card], Sum]
 
 
@@ -44,34 +44,29 @@ def tries(now: Sum, args: argparse.Namespace, count: int, judge: Judge) -> tuple
 def _candidates(
     now: Sum, args: argparse.Namespace, count: int
 ) -> Iterator[tuple[str, dict[str, Any], int, Card]]:
-    card, model = now.card, now.plan.config.model_config
+    card, fits = now.card, now.answer == "fits"
     used = args.tensor_parallel_size * args.pipeline_parallel_size
-    if now.answer == "fits" and used == 1:
-        smaller = (one for one in CARDS if one.mib < 0.9 * card.mib)
-        enough = [one for one in smaller if add_up(now.plan, one).answer == "fits"]
-        if enough:
-            least = min(enough, key=lambda one: one.mib)
-            yield f"GPU={least.name}, a smaller card", {}, count, least
     if used < count:
         yield f"TENSOR_PARALLEL_SIZE={count}", {"tensor_parallel_size": count}, count, card
-    if now.answer != "fits" and (longest := _round(now)):
+    if not fits and (longest := _round(now)):
         yield f"MAX_MODEL_LEN={longest}", {"max_model_len": longest}, count, card
-    if not model.quantization:
+    enough = [one for one in CARDS if add_up(now.plan, one).answer == "fits"]
+    least = min(enough, key=lambda one: one.mib, default=card)
+    if used == 1 and least.mib < 0.9 * card.mib:
+        yield f"GPU={least.name}, a smaller card", {}, count, least
+    if not fits and least.mib > card.mib:
+        many = f"{count}x" if count > 1 else ""
+        yield f"GPU={many}{least.name}, a larger card", {}, count, least
+    if not now.plan.config.model_config.quantization:
         scheme = "fp8_per_channel"
         yield f"QUANTIZATION={scheme}", {"quantization": scheme}, count, card
+    for several in (2, 4, 8):
+        if not fits and several > count and now.weights * used / several < 0.8 * card.memory:
+            change = f"GPU={several}x{card.name} with TENSOR_PARALLEL_SIZE={several}"
+            yield change, {"tensor_parallel_size": several}, several, card
+            break
     if args.kv_cache_dtype == "auto" and card.capability >= FP8:
         yield "KV_CACHE_DTYPE=fp8", {"kv_cache_dtype": "fp8"}, count, card
-    if now.answer != "fits":
-        larger = next_larger(card)
-        while larger and larger.memory < 1.1 * now.weights:
-            larger = next_larger(larger)
-        if larger:
-            yield f"GPU={larger.name}, a larger card", {}, count, larger
-        for several in (2, 4, 8):
-            if several > count and now.weights * used / several < 0.8 * card.memory:
-                change = f"GPU={several}x{card.name} with TENSOR_PARALLEL_SIZE={several}"
-                yield change, {"tensor_parallel_size": several}, several, card
-                break
 
 
 def _round(one: Sum) -> int:

@@ -71,12 +71,6 @@ def read(text: str) -> tuple[int, Card]:
     )
 
 
-def next_larger(card: Card, capability: tuple[int, int] = (8, 0)) -> Card | None:
-    """Return the smallest card that has a tenth more memory and at least this capability."""
-    larger = [c for c in CARDS if c.mib > 1.1 * card.mib and c.capability >= capability]
-    return min(larger, key=lambda card: card.mib, default=None)
-
-
 def _plain(name: str) -> str:
     name = _FILLING.sub("", name.lower())
     return re.sub(r"[\s_-]|pcie$|sxm\d?$", "", name.replace("sxm4", "").replace("hbm3", ""))

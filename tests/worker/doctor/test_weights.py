@@ -1,4 +1,4 @@
-"""Sizes come from the heads of files: of a folder and of the hub alike, and nothing else is read."""
+"""Sizes come from the heads of files, of a folder and of the hub alike; nothing else is read."""
 
 import json
 from collections.abc import Iterator
