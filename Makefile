@@ -35,6 +35,9 @@ run: setup ## serve a model on this machine, behind a RunPod endpoint on this ma
 	@$(PY) -m local_endpoint --hello "Tell me in two sentences what the Moon is." \
 		$(ENDPOINT) -- $(PY) -m worker
 
+doctor: setup ## does a model fit a card? MODEL_NAME=org/model GPU=L40S, and any other variable
+	@$(PY) -m worker --doctor
+
 format: setup ## let ruff decide matters of taste
 	@$(PY) -m ruff format . && $(PY) -m ruff check --no-cache --fix .
 
@@ -96,5 +99,5 @@ raise: setup ## raise vLLM to the newest version, everywhere
 	@$(PY) builder/raise_vllm.py $(VERSION)
 	@$(MAKE) --no-print-directory lock docs
 
-.PHONY: help setup models clients run format docs check test test-all canary \
+.PHONY: help setup models clients run doctor format docs check test test-all canary \
 	image-test bench lock raise

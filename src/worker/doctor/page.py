@@ -109,11 +109,11 @@ def _one(report: Report, one: Sum, console: Console) -> None:
     each = " on each GPU" if report.count > 1 else ""
     for (name, _, colour, shown), sign in zip(parts, "█▓▒░", strict=True):
         console.print(Text.assemble("  ", (sign, colour), f" {name:<20} {shown}"))
-    console.print(f"    {'of':<20} {_gib(one.card.memory)}{each}\n", highlight=False)
+    console.print(f"    {'of':<20} {_gib(one.card.memory)}{each}", highlight=False)
     if isinstance(one.worst, Capacity):
         best = one.best.tokens if isinstance(one.best, Capacity) else one.worst.tokens
         console.print(
-            f"The cache holds {one.worst.tokens:,} to {best:,} tokens "
+            f"\nThe cache holds {one.worst.tokens:,} to {best:,} tokens "
             f"({one.plan.token_bytes:,} bytes a token). At least so many requests at once:",
             highlight=False,
         )
@@ -134,7 +134,11 @@ def _one(report: Report, one: Sum, console: Console) -> None:
             )
     console.print()
     _files(report, console)
-    console.print(f"Activations and graphs are a range: {SOURCE}.", style="dim", highlight=False)
+    console.print(
+        f"Activations and graphs: at least one layer's tensors, at most what was {SOURCE}.",
+        style="dim",
+        highlight=False,
+    )
 
 
 def _every(report: Report, console: Console) -> None:
@@ -172,7 +176,7 @@ def _files(report: Report, console: Console) -> None:
     console.print(
         f"Files: {files.count} of weights, {_gb(files.stored)} on the disk"
         + (f" ({kinds})" if kinds else "")
-        + f"; the largest takes {_gb(files.largest)} of the host's memory while it is read.",
+        + f". Reading the largest takes {_gb(files.largest)} of the host's memory.",
         highlight=False,
         markup=False,
     )

@@ -120,7 +120,7 @@ def _stages(config: Any) -> tuple[int, tuple[dict[str, Any], ...]]:
     for stage in range(config.parallel_config.pipeline_parallel_size):
         config.compilation_config.static_forward_context.clear()
         with _one_of_many(config, stage):
-            weights = max(weights, sum(_bytes(model) for model in _models(config)))
+            weights = max(weights, sum(map(_bytes, _models(config))))
             if not stage:
                 current_platform.update_block_size_for_backend(config)
             stages.append(GPUModelRunner.get_kv_cache_spec(runner))
@@ -192,6 +192,7 @@ def _group(size: int, rank: int = 0) -> Any:
 
 def _bytes(model: Any) -> int:
     """Return what a model takes in memory, once it is loaded."""
+    from vllm.model_executor.layers.attention.mla_attention import MLAAttention
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.quantization import online
 
@@ -202,9 +203,11 @@ def _bytes(model: Any) -> int:
             kind = next(kind for kind in _ONLINE if method.__name__.startswith(kind))
             weights = [one.nbytes for one in layer.parameters(recurse=False) if one.dim() > 1]
             total -= sum(weights) * (1 - _ONLINE[kind])
-    return int(total) + sum(
-        _slots(layer) for layer in model.modules() if isinstance(layer, LinearBase)
-    )
+        if isinstance(layer, MLAAttention):  # has these weights a second time, for decoding
+            total += layer.kv_b_proj.weight.numel() * torch.get_default_dtype().itemsize
+        if isinstance(layer, LinearBase):
+            total += _slots(layer)
+    return int(total)
 
 
 def _slots(layer: Any) -> int:

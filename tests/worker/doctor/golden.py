@@ -1,9 +1,9 @@
 """Well-known models' configurations, and what one token of each takes in the cache.
 
 Every value has a public source. Those of LLAMA and QWEN are the models' own config.json as
-https://github.com/citsjtu2020/LLM-Prof/blob/8434c8d/sglang/Model_Config.md prints them; DEFAULTS
-are the defaults of transformers 5.19's classes, which follow the checkpoint that each class names and
-are not claimed to be its.
+https://github.com/citsjtu2020/LLM-Prof/blob/8434c8d/sglang/Model_Config.md prints them. DEFAULTS
+are those of transformers 5.19's classes, which follow the checkpoint that each class names and are
+not claimed to be its.
 Bytes a token are by hand: 2 (key and value) x layers x key-value heads x head size x 2 (bfloat16);
 for MLA layers x (latent + rope) x 2.
 """
