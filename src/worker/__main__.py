@@ -129,7 +129,10 @@ def _doctor(environ: Mapping[str, str], baked: Mapping[str, str], *, is_json: bo
         print(page.as_json(report))
     else:
         console = Console()
-        page.show(report, console if console.is_terminal else Console(width=120))
+        console = console if console.is_terminal else Console(width=120)
+        with console.capture() as drawn:
+            page.show(report, console)
+        print(drawn.get(), end="")
     return report.exit_code
 
 

@@ -98,7 +98,7 @@ def _one(report: Report, one: Sum, console: Console) -> None:
     parts = (
         ("weights", one.weights, "blue", _gib(one.weights)),
         ("activations, graphs", one.runtime.most, "magenta", _gibs(*vars(one.runtime).values())),
-        ("KV cache", max(one.cache.least, 0), "green", _gibs(one.cache.least, one.cache.most)),
+        ("KV cache", max(one.cache.least, 0), "green", _gibs(*vars(one.cache).values())),
         ("left free", one.free, "bright_black", _gib(one.free)),
     )
     total = max(sum(part[1] for part in parts), one.card.memory)
@@ -112,11 +112,9 @@ def _one(report: Report, one: Sum, console: Console) -> None:
     console.print(f"    {'of':<20} {_gib(one.card.memory)}{each}", highlight=False)
     if isinstance(one.worst, Capacity):
         best = one.best.tokens if isinstance(one.best, Capacity) else one.worst.tokens
-        console.print(
-            f"\nThe cache holds {one.worst.tokens:,} to {best:,} tokens "
-            f"({one.plan.token_bytes:,} bytes a token). At least so many requests at once:",
-            highlight=False,
-        )
+        tokens = f"{one.worst.tokens:,} to {best:,} tokens ({one.plan.token_bytes:,} bytes a token)"
+        held = f"The cache holds {tokens}." if best else "The model keeps no cache."
+        console.print(f"\n{held} At least so many requests at once:", highlight=False)
         for length in _lengths(one):
             console.print(
                 f"  {_times(one.at_once(length)):>8} of {length:,} tokens", highlight=False

@@ -140,8 +140,11 @@ def _models(config: Any) -> Iterator[Any]:
 
     with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
         yield initialize_model(config)
-        draft = getattr(config.speculative_config, "draft_model_config", None)
-        if draft is not None and draft.model != config.model_config.model:
+        target, draft = config.model_config, None
+        if config.speculative_config is not None:
+            draft = config.speculative_config.draft_model_config
+        # Without a model of its own a method such as ngram has the target's.
+        if draft and (draft.model, draft.architectures) != (target.model, target.architectures):
             yield initialize_model(config, prefix="draft_model", model_config=draft)
 
 
