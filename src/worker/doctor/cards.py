@@ -23,7 +23,9 @@ class Card:
 
 
 # RunPod's list: https://docs.runpod.io/references/gpu-types. What nvidia-smi shows is a little less
-# than the name of a card says; what CUDA hands out is up to 2 % less again (`estimate.HELD`).
+# than the name of a card says; what CUDA hands out is less again (`estimate.HELD`). Published
+# readings are behind L40S, A100, H100, H200, B200, L4 and RTX PRO 6000; the other sizes are what
+# such cards are known for, and nobody has checked them here.
 CARDS = (
     Card("RTX 2000 Ada", 16380, (8, 9)),
     Card("RTX A4000", 16376, (8, 6)),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from worker.doctor.cards import GIB, Card
 from worker.engine.planner import Capacity, Plan
 
-HELD = 0.02  # the most of a card's memory that CUDA does not hand out
+HELD = 0.02  # of a card's memory, what CUDA may not hand out: on the safe side, and not measured
 SOURCE = "measured by llm-d-planner 0.3.3 on an H100 with vLLM 0.19, 28 models"
 # The most that a forward pass and its graphs took there, in GiB, with 8,192 tokens at once; and
 # what lies beside torch's memory: on one card, and on each of several.
