@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 from kinds import write
+from known import LLAMA_8B
 
 import hub_stand_in
 import models
-from golden import LLAMA_8B
 from hub_stand_in import Hub
 
 pytestmark = pytest.mark.timeout(600)

@@ -13,9 +13,8 @@ from typing import Any
 
 import pytest
 from kinds import write
+from known import DEFAULTS, LLAMA_8B, MODELS
 from transformers import AutoConfig
-
-from golden import DEFAULTS, LLAMA_8B, MODELS
 
 pytestmark = pytest.mark.timeout(600)
 
