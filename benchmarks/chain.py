@@ -31,7 +31,7 @@ from worker.engine.facts import facts_of
 from worker.facts import Facts
 from worker.generation import reading
 from worker.generation.plan import Plan
-from worker.processor.reports import Report, refuse_failure
+from worker.processor.reports import Folder, Report, refuse_failure
 from worker.start.ending import leave
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -144,7 +144,7 @@ def main() -> None:
     asyncio.set_event_loop(loop)
     about: dict[str, Any] = {"rounds": ROUNDS}
     with (
-        server.running(settings.args, MODEL, loop) as ready,
+        server.running(settings.args, MODEL, loop, settings.own, Folder()) as ready,
         _report.question(__file__, __doc__, COLUMNS, options, about) as answer,
     ):
         assert not ready.why_no_chain, ready.why_no_chain
