@@ -4,7 +4,6 @@ import contextlib
 import functools
 import os
 import re
-import socket
 import subprocess
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import requests
 
 import local_endpoint
 from local_endpoint import Knobs, LocalEndpoint, Record
+from local_endpoint.process import free_port
 from waiting import is_alive, wait_until
 
 START_S = 240.0  # a cold machine compiles kernels; a warm one needs 20 s
@@ -146,9 +146,7 @@ class Door:
 @contextlib.contextmanager
 def start_door(environ: Mapping[str, str]) -> Iterator[Door]:
     """Start a worker with WORKER_MODE=load_balancer; afterwards nothing of it is left."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     own = {
         "WORKER_MODE": "load_balancer",
         "PORT": port,

@@ -143,7 +143,7 @@ def _lines(log: Path, start: int, most: int) -> bytes:
     return new[: new.rfind(b"\n") + 1 or (most if len(new) == most else 0)]
 
 
-def free_port(taken: Collection[int]) -> int:
+def free_port(taken: Collection[int] = ()) -> int:
     """Return a port that nobody listens on, and that is none of those promised to others."""
     while True:
         with socket.create_server(("", 0)) as server:

@@ -4,7 +4,6 @@ import contextlib
 import json
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 import requests
 
 import models
+from local_endpoint.process import free_port
 from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -54,12 +54,6 @@ metrics.serve(int(sys.argv[1]))
 print("serving", flush=True)
 sys.stdin.read()
 """
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-    return port
 
 
 @contextlib.contextmanager
