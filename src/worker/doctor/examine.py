@@ -5,9 +5,9 @@ what vLLM refuses ─ the weights' files ─ vLLM's plan ─ the sum for a card 
 
 import argparse
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from worker.configuration.settings import Settings
 from worker.doctor import advice, weights
@@ -18,6 +18,7 @@ from worker.engine import card as absent
 from worker.engine import planner
 from worker.engine.planner import UnplannedError
 from worker.errors import StartError
+from worker.logs import say
 from worker.model import locate
 
 
@@ -52,7 +53,7 @@ def examine(
     """
     settings = Settings.from_env(environ, baked)
     named = locate.locate(settings.args, locate.caches(os.environ, baked))
-    args = locate.fetch(named, environ, _say, weights=False)
+    args = locate.fetch(named, environ, partial(say, is_error=True), weights=False)
     found = weights.read(
         named.model,
         named.revision,
@@ -91,7 +92,3 @@ def judge(args: argparse.Namespace, count: int, card: Card) -> Sum:
     """Return the sum for `count` cards. Raises StartError and UnplannedError."""
     absent.stand_in(card.name, card.memory, card.capability, count)
     return add_up(planner.plan(args), card)
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr)
