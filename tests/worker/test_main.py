@@ -1,8 +1,5 @@
 """`python -m worker` as somebody types it; nothing here starts an engine."""
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -13,6 +10,7 @@ import pytest
 import hub_stand_in
 import models
 from canary.fetch import fetch
+from command import errors, worker
 from hub_stand_in import Hub
 
 pytestmark = pytest.mark.timeout(600)
@@ -24,18 +22,6 @@ SOUND = {"DTYPE": "float32", "VLLM_CPU_KVCACHE_SPACE": "1"}
 def at_night(*row: Any) -> Any:
     """Return a row that costs ten seconds and proves what its neighbours nearly prove by day."""
     return pytest.param(*row, marks=pytest.mark.slow)
-
-
-def worker(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "XDG_CACHE_HOME")}
-    return subprocess.run(
-        [sys.executable, "-m", "worker", *words],
-        env=clean | environ,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
 
 
 def test_a_sound_configuration() -> None:
@@ -74,7 +60,7 @@ def test_every_problem_at_once() -> None:
     )
     names = ["MODEL", "MAX_CONCURRENCY", "DTYPE", "CUSTOM_CHAT_TEMPLATE", "HF_OVERRIDES"]
     names += ["LORA_MODULES", "TOOL_CALL_PARSER"]
-    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    sentences = errors(done)
 
     assert 1 == done.returncode
     assert len(names) == len(sentences)
@@ -98,7 +84,7 @@ def test_what_only_vllm_can_judge(environ: dict[str, str], words: str, tmp_path:
     known = {"TINY": str(models.path("tiny")), "UNKNOWN": str(tmp_path)}
     environ = {name: known.get(value, value) for name, value in environ.items()}
     done = worker("--check", **SOUND, **environ)
-    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    sentences = errors(done)
 
     assert 1 == done.returncode
     assert 1 == len(sentences)
@@ -130,7 +116,7 @@ def test_the_hub_is_asked(hub: Hub, environ: dict[str, str], words: str, tmp_pat
     environ = {name: value.replace("TINY", TINY) for name, value in environ.items()}
     url = hub.url.replace("//", "//me:sekrit@")
     done = worker("--check", **SOUND, **{"HF_ENDPOINT": url, "HF_HOME": str(tmp_path)} | environ)
-    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    sentences = errors(done)
 
     assert 1 == done.returncode
     assert 1 == len(sentences)

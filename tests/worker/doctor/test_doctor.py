@@ -1,10 +1,8 @@
 """`python -m worker --doctor` as somebody types it, who has no GPU and no weights."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from known import LLAMA_8B
 
 import hub_stand_in
 import models
+from command import errors, worker
 from hub_stand_in import Hub
 
 pytestmark = pytest.mark.timeout(600)
@@ -23,16 +22,7 @@ def at_night(*row: Any) -> Any:
     return pytest.param(*row, marks=pytest.mark.slow)
 
 
-def doctor(*words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    clean = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "XDG_CACHE_HOME")}
-    return subprocess.run(
-        [sys.executable, "-m", "worker", "--doctor", *words],
-        env=clean | environ,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        check=False,
-    )
+doctor = partial(worker, "--doctor")
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +90,7 @@ def test_a_wrong_configuration(llama: str, environ: dict[str, str], words: str) 
     adapter = json.dumps([{"name": "a", "path": str(models.path("tiny-lora"))}])
     environ = {name: adapter if value == "ADAPTER" else value for name, value in environ.items()}
     done = doctor(MODEL_NAME=llama, **environ)
-    sentences = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    sentences = errors(done)
 
     assert 1 == done.returncode, done.stdout + done.stderr
     assert 1 == len(sentences)
