@@ -5,6 +5,7 @@ is noted as its pieces arrive: posts of the worker and of the proxy, chunks of `
 of AsyncLLM.
 """
 
+import argparse
 import asyncio
 import contextlib
 import functools
@@ -12,12 +13,11 @@ import itertools
 import os
 import random
 import signal
-import socket
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
@@ -29,7 +29,9 @@ import aiohttp
 import psutil
 import uvloop
 
+import _report
 from _stand_in import LEAVE_S, START_S, Platform, Stream, keep_time, serving
+from local_endpoint.process import free_port
 from local_endpoint.usage import output_tokens
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -225,16 +227,10 @@ async def _ask(session: aiohttp.ClientSession, url: str, tokens: int) -> Stream:
     return stream
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 @contextlib.asynccontextmanager
 async def vllm_serve() -> AsyncIterator[tuple[Contender, str]]:
     """Start vLLM's own server. Gives it, and its URL."""
-    port = free_port()
+    port = str(free_port())
     options = (f"--{name.replace('_', '-')}={value}" for name, value in OPTIONS.items())
     program = ["-m", SERVER, "--model", MODEL, "--port", port, *options]
     program += ["--enforce-eager", "--disable-uvicorn-access-log"]
@@ -246,6 +242,22 @@ def proxied(url: str) -> contextlib.AbstractAsyncContextManager[Platform]:
     """Start a worker that passes on what this server answers."""
     program = str(Path(__file__).with_name("_proxy.py"))
     return serving({"VLLM_URL": url, "MAX_CONCURRENCY": AT_ONCE}, SDK, program)
+
+
+def in_rounds(
+    file: str,
+    doc: str,
+    columns: dict[str, str],
+    compare: Callable[[int], Coroutine[Any, Any, list[_report.Row]]],
+    rounds: int,
+) -> None:
+    """Answer a question from the command line, with so many rounds where it names no number."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=rounds)
+    options = _report.options(parser)
+    about = platform() | {"rounds": options.rounds}
+    with _report.question(file, doc, columns, options, about) as answer:
+        answer.rows = uvloop.run(compare(options.rounds))
 
 
 def platform() -> dict[str, str]:

@@ -38,8 +38,9 @@ A figure is the median of its runs, or the worst of them where it says so.
 `make bench` measures all again in under 20 minutes on two cores, and names what got worse.
 
 The platform is a stand-in, `benchmarks/_stand_in.py`, the same for all that take jobs.
-It is a process of its own and no part of any figure: it only notes when a post comes, its share
+It is a process of its own and no part of the host's CPU: it only notes when a post comes, its share
 stands in the tables, and as root it runs before all else, so that it is never late.
+It does share the cores, so tokens a second beside AsyncLLM, which posts nothing, are too low.
 """
 
 

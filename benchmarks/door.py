@@ -3,14 +3,12 @@
 Both run at once and are asked in turns by one client: 64 streams of 128 tokens.
 """
 
-import argparse
 from contextlib import AsyncExitStack
-
-import uvloop
 
 import _contenders
 import _report
-from _contenders import WORKER, measure, platform
+from _contenders import WORKER, in_rounds, measure
+from local_endpoint.process import free_port
 
 STREAMS, TOKENS = 64, 128
 COLUMNS = {
@@ -22,7 +20,7 @@ COLUMNS = {
 
 
 async def compare(rounds: int) -> list[_report.Row]:
-    port = _contenders.free_port()
+    port = str(free_port())
     environ = WORKER | {"WORKER_MODE": "load_balancer", "PORT": port}
     door = _contenders.over_http("the door", ["-m", "worker"], port, environ)
     async with AsyncExitStack() as stack:
@@ -37,14 +35,5 @@ async def compare(rounds: int) -> list[_report.Row]:
     return [row for _, row in pairs]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    options = _report.options(parser)
-    about = platform() | {"rounds": options.rounds}
-    with _report.question(__file__, __doc__, COLUMNS, options, about) as answer:
-        answer.rows = uvloop.run(compare(options.rounds))
-
-
 if __name__ == "__main__":
-    main()
+    in_rounds(__file__, __doc__, COLUMNS, compare, 5)

@@ -6,16 +6,13 @@ that sleeps (_paced.py). The ways of batching: the worker's defaults; each token
 tokens at 80 a second, and `beyond` is how much later than that the last post came.
 """
 
-import argparse
 import json
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
-import uvloop
-
 import _report
-from _contenders import SDK, WORKER, openai, platform, times
+from _contenders import SDK, WORKER, in_rounds, openai, times
 from _stand_in import Platform, Stream, serving
 from local_endpoint.usage import output_tokens
 
@@ -73,14 +70,5 @@ def curve(stream: Stream) -> list[tuple[float, float]]:
     return points
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
-    options = _report.options(parser)
-    about = platform() | {"rounds": options.rounds}
-    with _report.question(__file__, __doc__, COLUMNS, options, about) as answer:
-        answer.rows = uvloop.run(compare(options.rounds))
-
-
 if __name__ == "__main__":
-    main()
+    in_rounds(__file__, __doc__, COLUMNS, compare, 2)

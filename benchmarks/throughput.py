@@ -8,10 +8,7 @@ and fewer have 128 tokens each, 256 have 64.
 Host CPU is the CPU time of all processes but the engine's core and its workers.
 """
 
-import argparse
 from contextlib import AsyncExitStack
-
-import uvloop
 
 import _contenders
 import _report
@@ -21,10 +18,10 @@ from _contenders import (
     OPENAI,
     PROXY,
     Contender,
+    in_rounds,
     measure,
     of_platform,
     openai,
-    platform,
 )
 
 TOKENS = {1: 128, 64: 128, 256: 64}  # of each stream, by the number of streams
@@ -72,14 +69,5 @@ async def compare(rounds: int) -> list[_report.Row]:
     return rows
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=3)
-    options = _report.options(parser)
-    about = platform() | {"rounds": options.rounds}
-    with _report.question(__file__, __doc__, COLUMNS, options, about) as answer:
-        answer.rows = uvloop.run(compare(options.rounds))
-
-
 if __name__ == "__main__":
-    main()
+    in_rounds(__file__, __doc__, COLUMNS, compare, 3)
