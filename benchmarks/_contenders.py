@@ -184,7 +184,8 @@ async def over_http(
                 start_new_session=True,
             )
         try:
-            unlimited = aiohttp.TCPConnector(limit=0)
+            # uvicorn closes a connection that was idle for 5 s: it must not be used then.
+            unlimited = aiohttp.TCPConnector(limit=0, keepalive_timeout=1)
             async with aiohttp.ClientSession(connector=unlimited) as session:
                 until_s = time.monotonic() + START_S
                 while not await _is_healthy(session, url):
