@@ -22,6 +22,8 @@ from worker.start.ending import leave
 
 App = Callable[..., Awaitable[None]]
 RETRY_AFTER_S = 10
+# Longer than a proxy keeps an idle connection: else it may use one that is just being closed here.
+KEEP_ALIVE_S = 75
 
 
 class Front:
@@ -115,6 +117,7 @@ def _server(app: App, grace_s: int | None) -> uvicorn.Server:
             access_log=False,
             server_header=False,
             proxy_headers=False,
+            timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=grace_s,
         )
     )
