@@ -25,6 +25,7 @@ from vllm.entrypoints.launchers.api_server.entry import build_async_engine_clien
 from vllm.entrypoints.launchers.app import build_app
 from vllm.entrypoints.serve import create_error_response
 from vllm.entrypoints.serve.utils.api_utils import cli_env_setup
+from vllm.envs import enable_envs_cache
 from vllm.exceptions import VLLMError
 from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
@@ -201,6 +202,7 @@ async def _running(
             _trace(client)
         if not why_no_chain:
             why_no_chain = await why_not_live(client, reports, died)
+        enable_envs_cache()  # vLLM reads a variable for every token, here without this
         yield Engine(client, app, reports, why_no_chain, died, Refusals(refused))
 
 
