@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,29 @@ def test_the_same_stream_as_a_jobs(
     record = tiny.run({"openai_route": path, "openai_input": body} | ONE_BY_ONE)
 
     assert told("".join(post.value for post in record.stream)) == told(reply.text)
+
+
+def test_many_streams_say_each_its_own(door: Door) -> None:
+    """Streams whose events may have to share a budget say together what one alone says."""
+    bodies = [
+        GREEDY | {"prompt": f"{i} is", "max_tokens": 100, "logprobs": 1} | ENDLESS
+        for i in range(64)
+    ]
+
+    def streamed(body: dict[str, Any]) -> tuple[str, int]:
+        events = [
+            json.loads(line.removeprefix("data: "))["choices"][0]
+            for line in post(door, "/v1/completions", body | {"stream": True}).text.splitlines()
+            if line.startswith("data: {")
+        ]
+        text = "".join(event["text"] for event in events)
+        return text, sum(len(event["logprobs"]["tokens"]) for event in events)
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(streamed, bodies))
+
+    assert [100] * len(bodies) == [tokens for _, tokens in together]
+    assert all(together[i] == streamed(bodies[i]) for i in (0, 31, 63))
 
 
 def test_native(door: Door, tiny: Served) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import msgspec
 
 from worker.batching import Outbox
-from worker.engine.pacing import paced
+from worker.engine.pacing import Spacing, paced
 from worker.engine.server import NOTED, Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Facts
@@ -81,7 +81,7 @@ class RouteCall:
         with paced(outbox, merges=self._merges()) as pace:
 
             def exchange(body: bytes, report: Report | None) -> Exchange:
-                return ForJob(body, report, pace, comments=self._raw)
+                return ForJob(body, report, outbox, pace, comments=self._raw)
 
             await self._call(exchange)
 
@@ -95,7 +95,8 @@ class RouteCall:
         def exchange(body: bytes, report: Report | None) -> Exchange:
             return ForClient(body, report, leaving, send)
 
-        await self._call(exchange, headers)
+        with Spacing() as spacing, paced(spacing, merges=self._merges()):
+            await self._call(exchange, headers)
 
     def _merges(self) -> bool:
         """Say whether an event may tell of several tokens.

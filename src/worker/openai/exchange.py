@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from worker.batching import weight
+from worker.batching import Outbox, weight
 from worker.engine.pacing import Pace
 from worker.errors import RequestError
 from worker.openai.events import (
@@ -91,12 +91,23 @@ class Exchange:
 class ForJob(Exchange):
     """An exchange whose reply goes into a job's outbox, event by event or whole."""
 
-    def __init__(self, body: bytes, report: Report | None, pace: Pace, *, comments: bool) -> None:
-        """`comments` says whether whoever reads the stream takes events that only show life."""
+    def __init__(
+        self,
+        body: bytes,
+        report: Report | None,
+        outbox: Outbox[Any],
+        pace: Pace,
+        *,
+        comments: bool,
+    ) -> None:
+        """`pace` is the outbox's.
+
+        `comments` says whether whoever reads the stream takes events that only show life.
+        """
         super().__init__(body, report)
         self._splitter = EventSplitter()
         self._pace = pace
-        self._outbox = pace.outbox
+        self._outbox = outbox
         self._comments = comments
 
     async def pass_on(self, content: bytes, *, is_last: bool) -> None:
