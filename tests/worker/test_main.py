@@ -71,7 +71,7 @@ def test_every_problem_at_once() -> None:
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"MODEL_NAME": "/nowhere/at/all"}, "there is nothing"),
+        at_night({"MODEL_NAME": "/nowhere/at/all"}, "there is nothing"),
         ({"MODEL_NAME": "TINY", "MAX_MODEL_LEN": "999999"}, "at most 2048 for this model"),
         at_night({"MODEL_NAME": "TINY", "QUANTIZATION": "awq"}, "awq is for a model whose"),
         at_night({"MODEL_NAME": "TINY", "PIPELINE_PARALLEL_SIZE": "2"}, "_PARALLEL_SIZE=2 needs"),
@@ -108,7 +108,10 @@ def hub() -> Iterator[Hub]:
         at_night({"MODEL_NAME": "org/empty"}, "holds no weights"),
         at_night({"MODEL_NAME": "org/empty", "REVISION": "v9"}, "has no revision 'v9'"),
         at_night({"MODEL_NAME": "TINY", "TOKENIZER_NAME": "org/mispelt"}, "org/mispelt is not on"),
-        ({"MODEL_NAME": "org/m", "HF_ENDPOINT": "http://me:sekrit@127.0.0.1:9"}, "be fetched from"),
+        at_night(
+            {"MODEL_NAME": "org/m", "HF_ENDPOINT": "http://me:sekrit@127.0.0.1:9"},
+            "be fetched from",
+        ),
     ],
 )
 def test_the_hub_is_asked(hub: Hub, environ: dict[str, str], words: str, tmp_path: Path) -> None:
