@@ -41,6 +41,14 @@ from worker.facts import Limits
 from worker.processor.reports import Folder
 
 DEATH_POLL_S = 0.25
+# What a model that writes no text is asked instead; the first route that its server has is told.
+EXAMPLES: dict[str, dict[str, Any]] = {
+    "/v1/embeddings": {"input": "Hello"},
+    "/v1/rerank": {"query": "Hello", "documents": ["Hello"]},
+    "/classify": {"input": "Hello"},
+    "/pooling": {"input": "Hello"},
+    "/v1/audio/transcriptions": {"file": "<base64>"},
+}
 NOTED = "worker.errors"  # in the scope of a call: the list that takes the errors behind its answer
 
 log = logging.getLogger("worker")
@@ -67,6 +75,13 @@ class Engine:
     def generates(self) -> bool:
         """Whether the model writes text; a pooling model does not."""
         return bool(getattr(self.app.state, "openai_serving_completion", None))
+
+    @property
+    def example(self) -> dict[str, Any]:
+        """A job for a model that writes no text, by a route that it has."""
+        paths = {route.path for route in self.app.routes}
+        path = next(path for path in EXAMPLES if path in paths)
+        return {"openai_route": path, "openai_input": EXAMPLES[path]}
 
     async def died(self) -> None:
         """Return once the engine is gone."""

@@ -1,6 +1,7 @@
 """RunPod's own dialect: a prompt or a conversation in, `choices[].tokens` and `usage` out."""
 
 import asyncio
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -44,8 +45,8 @@ class NativeCall:
         try:
             if not self._engine.generates:
                 raise RequestError(
-                    "This worker serves a pooling model, which writes no text and has no native "
-                    'path. Use a route of its own, such as {"openai_route": "/v1/embeddings", …}.'
+                    "This worker's model writes no text to a prompt, and has no native path. Use a "
+                    f"route of its own, such as {json.dumps(self._engine.example)}."
                 )
             lora = rendering.adapter(self._engine.app, request.model)
             plan = reading.read(request.sampling_params, self._facts, stream=request.stream)

@@ -48,6 +48,25 @@ OPEN_ROUTES = frozenset(
     }
 )
 
+# What a model must be so that its server has a route.
+TAKES = {
+    "a model that writes text": (
+        *("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"),
+        *("/v1/chat/completions/batch", "/v1/messages/count_tokens"),
+    ),
+    "a model that embeds (RUNNER=pooling makes one of most that write text)": (
+        *("/v1/embeddings", "/v2/embed"),
+    ),
+    "a model that ranks or embeds": (
+        *("/score", "/v1/score", "/rerank", "/v1/rerank", "/v2/rerank"),
+    ),
+    "a classifier": ("/classify",),
+    "a model that embeds, ranks or classifies": ("/pooling",),
+    "a model of speech, such as Whisper": (
+        *("/v1/audio/transcriptions", "/v1/audio/translations"),
+    ),
+}
+
 
 @dataclass(frozen=True)
 class Route:
@@ -93,8 +112,11 @@ class Routes:
                         code=404,
                     )
         names = sorted({route.path for route in self._open})
+        takes = (kind for kind, paths in TAKES.items() if not set(paths).isdisjoint(candidates))
+        why = next((f" It takes {kind}, and this worker's is none." for kind in takes), "")
         raise RequestError(
-            f"There is no route {shown(path)}.{nearest(path, names)} Routes: {', '.join(names)}.",
+            f"There is no route {shown(path)}.{why or nearest(path, names)} "
+            f"Routes: {', '.join(names)}.",
             code=404,
         )
 

@@ -211,7 +211,7 @@ async def _warm_up(handler: Handler, engine: Engine, facts: Facts) -> None:
 
 def _warm_up_inputs(engine: Engine, facts: Facts) -> list[dict[str, Any]]:
     if not engine.generates:
-        return [{"openai_route": "/v1/embeddings", "openai_input": {"input": "Hello"}}]
+        return [] if "file" in engine.example["openai_input"] else [engine.example]
     short = {"max_tokens": 2}
     if not facts.has_tokenizer:
         return [{"prompt": [1], "sampling_params": short}]
