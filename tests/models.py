@@ -11,9 +11,10 @@ import os
 import pydoc_data.topics
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 CACHE = Path(__file__).parents[1] / ".cache" / "models"
 
@@ -45,22 +46,28 @@ def smollm2(folder: Path) -> None:
     AutoTokenizer.from_pretrained(source, gguf_file=gguf.name).save_pretrained(folder)
 
 
-def tokenizer(
-    folder: Path, template: str = CHAT_TEMPLATE, special: list[str] = SPECIAL_TOKENS
-) -> None:
-    """Train a byte-level BPE tokenizer with a chat template on Python's own documentation."""
+def trained(vocab_size: int, special: list[str]) -> Any:
+    """Return a byte-level BPE of the library `tokenizers`, of Python's own documentation."""
     from tokenizers import ByteLevelBPETokenizer
-    from transformers import PreTrainedTokenizerFast
 
     bpe = ByteLevelBPETokenizer()
     bpe.train_from_iterator(
         pydoc_data.topics.topics.values(),
-        vocab_size=4096,
+        vocab_size=vocab_size,
         special_tokens=special,
         show_progress=False,
     )
+    return bpe._tokenizer
+
+
+def tokenizer(
+    folder: Path, template: str = CHAT_TEMPLATE, special: list[str] = SPECIAL_TOKENS
+) -> None:
+    """Train a byte-level BPE tokenizer with a chat template on Python's own documentation."""
+    from transformers import PreTrainedTokenizerFast
+
     PreTrainedTokenizerFast(
-        tokenizer_object=bpe._tokenizer,
+        tokenizer_object=trained(4096, special),
         pad_token="<|pad|>",
         eos_token="<|end|>",
         additional_special_tokens=special[2:],
@@ -164,7 +171,7 @@ MODELS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def path(name: str) -> Path:
+def path(name: str, makers: Mapping[str, Callable[[Path], None]] = MODELS) -> Path:
     """Return the folder of a model, making it first where it is missing."""
     folder = CACHE / name
     if not folder.exists():
@@ -174,7 +181,7 @@ def path(name: str) -> Path:
         with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
             made = Path(scratch) / name
             made.mkdir()
-            MODELS[name](made)
+            makers[name](made)
             try:
                 os.rename(made, folder)
             except OSError:

@@ -1,0 +1,1 @@
+"""One tiny model of each kind that users bring: how it is made, and what it is asked."""

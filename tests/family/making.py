@@ -1,0 +1,570 @@
+"""Tiny random models, one of each kind, made in seconds with their own tokenizers and processors.
+
+python -m family.making sliding-window mla ...
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import models
+
+TEXT = {
+    "vocab_size": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 2048,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 1,
+    "initializer_range": 0.2,  # wide, so that greedy text does not fall into one token
+}
+PARTS_TEMPLATE = (
+    "{% for message in messages %}<|{{ message.role }}|>"
+    "{% if message.content is string %}{{ message.content }}{% else %}"
+    "{% for part in message.content %}{% if part.type == 'image' %}<image>{% else %}"
+    "{{ part.text }}{% endif %}{% endfor %}{% endif %}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+def random(folder: Path, architecture: str, config: str, sizes: dict[str, Any]) -> None:
+    """Save a model of transformers' own with random weights, and a byte-level BPE tokenizer."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    made = getattr(transformers, config)(**sizes)
+    getattr(transformers, architecture)(made).float().save_pretrained(folder)
+    models.tokenizer(folder)
+
+
+def text(architecture: str, config: str, **more: Any) -> Callable[[Path], None]:
+    return partial(random, architecture=architecture, config=config, sizes=TEXT | more)
+
+
+MLA = {
+    "num_key_value_heads": 4,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 64,
+    "qk_rope_head_dim": 16,
+    "qk_nope_head_dim": 32,
+    "v_head_dim": 32,
+    "head_dim": 16,
+}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+BERT = {
+    "vocab_size": 4096,
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 512,
+    "pad_token_id": 0,
+    "initializer_range": 0.2,
+}
+
+
+# What sees and hears
+
+
+def sees(folder: Path) -> None:
+    """Make a LLaVA: CLIP's vision beside a Llama; its processor needs Pillow alone."""
+    import torch
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+    from transformers import LlavaForConditionalGeneration as Llava
+
+    special = [*models.SPECIAL_TOKENS, "<image>"]
+    models.tokenizer(folder, PARTS_TEMPLATE, special)
+    torch.manual_seed(0)
+    vision = CLIPVisionConfig(
+        hidden_size=64,
+        intermediate_size=128,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        image_size=56,
+        patch_size=14,
+        initializer_range=0.2,
+    )
+    config = LlavaConfig(
+        vision_config=vision,
+        text_config=LlamaConfig(**TEXT),
+        image_token_index=special.index("<image>"),
+        initializer_range=0.2,
+    )
+    Llava(config).float().save_pretrained(folder)
+    size = {"height": 56, "width": 56}
+    processor = {
+        "image_processor_type": "CLIPImageProcessor",
+        "crop_size": size,
+        "size": {"shortest_edge": 56},
+        "processor_class": "LlavaProcessor",
+    }
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    prepared = {
+        "processor_class": "LlavaProcessor",
+        "image_token": "<image>",
+        "patch_size": 14,
+        "num_additional_image_tokens": 1,
+        "vision_feature_select_strategy": "default",
+    }
+    (folder / "processor_config.json").write_text(json.dumps(prepared))
+
+
+def hears(folder: Path) -> None:
+    """Make a Whisper with its languages, tasks and times."""
+    import torch
+    from transformers import (
+        GenerationConfig,
+        WhisperConfig,
+        WhisperFeatureExtractor,
+        WhisperProcessor,
+        WhisperTokenizer,
+    )
+    from transformers import WhisperForConditionalGeneration as Whisper
+    from transformers.models.whisper.tokenization_whisper import LANGUAGES
+
+    words = [*("<|endoftext|>", "<|startoftranscript|>"), *(f"<|{one}|>" for one in LANGUAGES)]
+    words += [*("<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>")]
+    words += ["<|nospeech|>", "<|notimestamps|>", *(f"<|{i * 0.02:.2f}|>" for i in range(1501))]
+    bpe = models.trained(2000, [])
+    parts = json.loads(bpe.to_str())["model"]
+    tokenizer = WhisperTokenizer(vocab=parts["vocab"], merges=[tuple(m) for m in parts["merges"]])
+    tokenizer.add_tokens(words, special_tokens=True)
+    extractor = WhisperFeatureExtractor(feature_size=80)
+    WhisperProcessor(extractor, tokenizer).save_pretrained(folder)
+    end, start = tokenizer.convert_tokens_to_ids(words[:2])
+    torch.manual_seed(0)
+    config = WhisperConfig(
+        vocab_size=len(tokenizer),
+        d_model=128,
+        encoder_layers=2,
+        decoder_layers=2,
+        encoder_attention_heads=4,
+        decoder_attention_heads=4,
+        encoder_ffn_dim=256,
+        decoder_ffn_dim=256,
+        init_std=0.2,
+        decoder_start_token_id=start,
+        pad_token_id=end,
+        bos_token_id=end,
+        eos_token_id=end,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+    )
+    model = Whisper(config).float()
+    model.generation_config = GenerationConfig(
+        decoder_start_token_id=start, eos_token_id=end, pad_token_id=end, bos_token_id=end
+    )
+    model.save_pretrained(folder)
+
+
+# Its own code
+
+OWN_CONFIGURATION = """\
+from transformers import LlamaConfig
+
+
+class OwnConfig(LlamaConfig):
+    model_type = "own"
+"""
+OWN_MODEL = """\
+from torch.nn.functional import relu
+from transformers.models.llama.modeling_llama import LlamaForCausalLM, LlamaMLP, LlamaModel
+
+from .configuration_own import OwnConfig
+
+
+class OwnMLP(LlamaMLP):
+    def forward(self, x):
+        return self.down_proj(relu(self.gate_proj(x)) ** 2 * self.up_proj(x))
+
+
+class OwnModel(LlamaModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        for layer in self.layers:
+            layer.mlp = OwnMLP(config)
+        self.post_init()
+
+
+class OwnForCausalLM(LlamaForCausalLM):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.model = OwnModel(config)
+        self.post_init()
+"""
+
+
+def own_code(folder: Path) -> None:
+    """Make a Llama with an activation of its own, whose code lies in the repository."""
+    random(folder, "LlamaForCausalLM", "LlamaConfig", TEXT)
+    (folder / "configuration_own.py").write_text(OWN_CONFIGURATION)
+    (folder / "modeling_own.py").write_text(OWN_MODEL)
+    config = json.loads((folder / "config.json").read_text())
+    own = {
+        "AutoConfig": "configuration_own.OwnConfig",
+        "AutoModel": "modeling_own.OwnModel",
+        "AutoModelForCausalLM": "modeling_own.OwnForCausalLM",
+    }
+    config |= {"model_type": "own", "architectures": ["OwnForCausalLM"], "auto_map": own}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+# Tokenizers
+
+
+def sentencepiece(folder: Path) -> None:
+    """Make a Llama whose tokenizer is sentencepiece's file alone."""
+    import sentencepiece as spm
+
+    random(folder, "LlamaForCausalLM", "LlamaConfig", TEXT | {"vocab_size": 2048})
+    lines = "\n".join(models.pydoc_data.topics.topics.values()).splitlines()
+    with (folder / "tokenizer.model").open("wb") as file:
+        spm.SentencePieceTrainer.train(
+            sentence_iterator=iter(line for line in lines if line.strip()),
+            model_writer=file,
+            vocab_size=2048,
+            model_type="bpe",
+            byte_fallback=True,
+            minloglevel=2,
+        )
+    (folder / "tokenizer.json").unlink()
+    given = {
+        "tokenizer_class": "LlamaTokenizer",
+        "bos_token": "<s>",
+        "eos_token": "</s>",
+        "unk_token": "<unk>",
+        "chat_template": models.CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(given))
+
+
+def ranks() -> list[bytes]:
+    """Return the tokens of a byte-level BPE as bytes, in the order in which they were merged."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    byte_of = {char: byte for byte, char in bytes_to_unicode().items()}
+    vocab = json.loads(models.trained(2000, []).to_str())["model"]["vocab"]
+    return [bytes(map(byte_of.__getitem__, word)) for word in sorted(vocab, key=vocab.__getitem__)]
+
+
+PATTERN = r"\s?\p{L}+|\s?\p{N}|\s?[^\s\p{L}\p{N}]+|\s+"
+
+
+def tiktoken(folder: Path) -> None:
+    """Make a Llama whose tokenizer is tiktoken's file of ranks."""
+    import base64
+
+    random(folder, "LlamaForCausalLM", "LlamaConfig", TEXT)
+    lines = (f"{base64.b64encode(word).decode()} {rank}\n" for rank, word in enumerate(ranks()))
+    (folder / "tiktoken.model").write_text("".join(lines))
+    (folder / "tokenizer.json").unlink()
+    given = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<|end|>",
+        "pad_token": "<|pad|>",
+        "additional_special_tokens": models.SPECIAL_TOKENS[2:],
+        "chat_template": models.CHAT_TEMPLATE,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(given))
+
+
+def tekken(folder: Path) -> None:
+    """Make a Mistral whose tokenizer is Mistral's tekken.json."""
+    import base64
+
+    random(folder, "MistralForCausalLM", "MistralConfig", TEXT | {"eos_token_id": 2})
+    for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
+        (folder / file).unlink()
+    vocab = [
+        {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": None}
+        for rank, word in enumerate(ranks())
+    ]
+    config = {
+        "pattern": PATTERN,
+        "num_vocab_tokens": len(vocab),
+        "default_vocab_size": len(vocab) + 100,
+        "default_num_special_tokens": 100,
+        "version": "v3",
+    }
+    (folder / "tekken.json").write_text(json.dumps({"config": config, "vocab": vocab}))
+
+
+# Formats
+
+
+def sharded(folder: Path) -> None:
+    """Make the sliding window's model again, in shards of a megabyte."""
+    import transformers
+
+    whole = path("kind-sliding-window")
+    model = transformers.AutoModelForCausalLM.from_pretrained(whole)
+    model.save_pretrained(folder, max_shard_size="1MB")
+    models.tokenizer(folder)
+
+
+def pickled(folder: Path) -> None:
+    """Make the sliding window's model again, as PyTorch's own .bin."""
+    import torch
+    import transformers
+
+    model = transformers.AutoModelForCausalLM.from_pretrained(path("kind-sliding-window"))
+    model.config.save_pretrained(folder)
+    torch.save(model.state_dict(), folder / "pytorch_model.bin")
+    models.tokenizer(folder)
+
+
+GROUP = 64
+LINEAR = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def rounded(weight: Any, group: int, most: int) -> tuple[Any, Any]:
+    """Return whole numbers of the weight's shape, and the scale of each group of a row."""
+    rows = weight.reshape(weight.shape[0], -1, group)
+    scales = rows.abs().amax(-1, keepdim=True) / most
+    return (rows / scales).round().clamp(-most - 1, most).reshape(weight.shape), scales[..., 0]
+
+
+def quantised(folder: Path, method: str) -> None:
+    """Make a Llama of whole numbers, stored as `method` has it; `plain` is the same as floats."""
+    import torch
+    from safetensors.torch import save_file
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    group, most = (0, 127) if method.startswith("int8") else (GROUP, 7)
+    model = LlamaForCausalLM(LlamaConfig(**TEXT)).float()
+    weights = {}
+    for name, weight in model.state_dict().items():
+        if not any(f".{part}." in name for part in LINEAR):
+            weights[name] = weight.clone()
+            continue
+        whole, scales = rounded(weight, group or weight.shape[1], most)
+        stem = name.removesuffix("weight")
+        match method:
+            case "plain" | "int8-plain":
+                weights[name] = whole * scales.repeat_interleave(group or weight.shape[1], 1)
+            case "int8":
+                weights[name] = whole.to(torch.int8)
+                weights[f"{stem}weight_scale"] = scales
+            case "gptq":
+                weights[f"{stem}qweight"] = packed((whole.T + 8).int(), 0, range(8))
+                weights[f"{stem}qzeros"] = packed(torch.full_like(scales.T, 7).int(), 1, range(8))
+                weights[f"{stem}scales"] = scales.T.contiguous().half()
+                weights[f"{stem}g_idx"] = (torch.arange(weight.shape[1]) // GROUP).int()
+            case "awq":
+                order = (0, 2, 4, 6, 1, 3, 5, 7)
+                weights[f"{stem}qweight"] = packed((whole.T + 8).int(), 1, order)
+                weights[f"{stem}qzeros"] = packed(torch.full_like(scales.T, 8).int(), 1, order)
+                weights[f"{stem}scales"] = scales.T.contiguous().half()
+    if "lm_head.weight" in weights and model.config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
+    if "plain" not in method:
+        config["quantization_config"] = QUANTISED[method]
+    (folder / "config.json").write_text(json.dumps(config))
+    models.tokenizer(folder)
+
+
+def packed(numbers: Any, axis: int, order: Any) -> Any:
+    """Pack eight numbers of four bits along an axis into each int32, in an order."""
+    import torch
+
+    numbers = numbers.movedim(axis, -1).reshape(*numbers.movedim(axis, -1).shape[:-1], -1, 8)
+    word = torch.zeros(numbers.shape[:-1], dtype=torch.int64)
+    for place, index in enumerate(order):
+        word |= numbers[..., index].long() << (4 * place)
+    return ((word + 2**31) % 2**32 - 2**31).int().movedim(-1, axis).contiguous()
+
+
+QUANTISED: dict[str, dict[str, Any]] = {
+    "gptq": {
+        "quant_method": "gptq",
+        "bits": 4,
+        "group_size": GROUP,
+        "desc_act": False,
+        "sym": True,
+        "lm_head": False,
+    },
+    "awq": {
+        "quant_method": "awq",
+        "bits": 4,
+        "group_size": GROUP,
+        "zero_point": True,
+        "version": "gemm",
+    },
+    "int8": {
+        "quant_method": "compressed-tensors",
+        "format": "int-quantized",
+        "quantization_status": "compressed",
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {
+                    "num_bits": 8,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "channel",
+                    "dynamic": False,
+                },
+                "input_activations": {
+                    "num_bits": 8,
+                    "type": "int",
+                    "symmetric": True,
+                    "strategy": "token",
+                    "dynamic": True,
+                },
+            }
+        },
+    },
+}
+
+
+def gguf(folder: Path) -> None:
+    """Make a Llama as a GGUF file of float32, beside the configuration that it was made of."""
+    import gguf as library
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(**TEXT)
+    model = LlamaForCausalLM(config).float()
+    models.tokenizer(folder)
+    config.architectures = ["LlamaForCausalLM"]
+    config.save_pretrained(folder)
+    writer = library.GGUFWriter(folder / "tiny-F32.gguf", "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_rope_dimension_count(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_vocab_size(config.vocab_size)
+    vocab = json.loads((folder / "tokenizer.json").read_text())["model"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("gpt-2")
+    tokens = sorted(vocab["vocab"], key=vocab["vocab"].__getitem__)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3 if token in models.SPECIAL_TOKENS else 1 for token in tokens])
+    writer.add_token_merges([" ".join(pair) for pair in vocab["merges"]])
+    writer.add_eos_token_id(1)
+    writer.add_pad_token_id(0)
+    names = library.get_tensor_name_map(library.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, weight in model.state_dict().items():
+        stem, _, end = name.rpartition(".")
+        if name == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        if "q_proj" in name or "k_proj" in name:  # llama.cpp turns neighbours, not halves
+            heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
+            halves = weight.reshape(heads, 2, -1, weight.shape[1])
+            weight = halves.swapaxes(1, 2).reshape(weight.shape)
+        writer.add_tensor(f"{names.get_name(stem)}.{end}", weight.contiguous().numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+MAKERS: dict[str, Callable[[Path], None]] = {
+    "kind-sliding-window": text("MistralForCausalLM", "MistralConfig", sliding_window=24),
+    "kind-mla": text(
+        "DeepseekV3ForCausalLM",
+        "DeepseekV3Config",
+        **MLA,
+        first_k_dense_replace=2,
+        n_routed_experts=4,
+        n_group=1,
+        topk_group=1,
+        num_experts_per_tok=2,
+        moe_intermediate_size=64,
+    ),
+    "kind-moe": text("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **EXPERTS),
+    "kind-hybrid": text(
+        "Lfm2ForCausalLM",
+        "Lfm2Config",
+        layer_types=["conv", "full_attention"],
+        block_ff_dim=256,
+        conv_dim=128,
+    ),
+    "kind-hybrid-mamba": text(
+        "GraniteMoeHybridForCausalLM",
+        "GraniteMoeHybridConfig",
+        layer_types=["mamba", "attention"],
+        num_local_experts=0,
+        num_experts_per_tok=0,
+        shared_intermediate_size=256,
+        mamba_n_heads=8,
+        mamba_d_head=32,
+        mamba_d_state=32,
+    ),
+    "kind-hybrid-linear": text(
+        "Qwen3NextForCausalLM",
+        "Qwen3NextConfig",
+        **EXPERTS,
+        shared_expert_intermediate_size=64,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_value_heads=4,
+        linear_num_key_heads=2,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+    ),
+    "kind-decoder-embedding": text("Qwen3ForCausalLM", "Qwen3Config"),
+    "kind-cross-encoder": partial(
+        random,
+        architecture="BertForSequenceClassification",
+        config="BertConfig",
+        sizes=BERT | {"num_labels": 1},
+    ),
+    "kind-classifier": partial(
+        random,
+        architecture="BertForSequenceClassification",
+        config="BertConfig",
+        sizes=BERT | {"id2label": {0: "bad", 1: "fair", 2: "good"}},
+    ),
+    "kind-reward": text("Qwen2ForSequenceClassification", "Qwen2Config", num_labels=1),
+    "kind-transformers-only": text("Olmo2ForCausalLM", "Olmo2Config"),
+    "kind-own-code": own_code,
+    "kind-sees": sees,
+    "kind-hears": hears,
+    "kind-sentencepiece": sentencepiece,
+    "kind-tiktoken": tiktoken,
+    "kind-tekken": tekken,
+    "kind-sharded": sharded,
+    "kind-pickled": pickled,
+    "kind-gguf": gguf,
+    "kind-gptq": partial(quantised, method="gptq"),
+    "kind-awq": partial(quantised, method="awq"),
+    "kind-four-bits-plain": partial(quantised, method="plain"),
+    "kind-int8": partial(quantised, method="int8"),
+    "kind-int8-plain": partial(quantised, method="int8-plain"),
+}
+
+
+def path(name: str) -> Path:
+    """Return the folder of a model, making it first where it is missing."""
+    return models.path(name, MAKERS)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    for name in sys.argv[1:] or MAKERS:
+        print(path(name))
