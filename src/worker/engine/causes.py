@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from worker.engine import forked
 from worker.engine.command_line import options
 from worker.sentences import hide
 
@@ -42,6 +43,10 @@ HINTS = (
     (r"SIGBUS", "Mostly /dev/shm is too small, or a file of the model is cut short."),
     (r"SIGILL", "This machine's processor lacks instructions that this build of vLLM uses."),
     (r"No space left", "The disk or /dev/shm is full: give the worker more room."),
+    (
+        r"No module named",
+        "Build the image with that package: --build-arg PLUGINS=name==version.",
+    ),
     (r"(?i)trust_remote_code", "Set TRUST_REMOTE_CODE=true if you trust the model's own code."),
     (r"Bfloat16 is only supported", "Set DTYPE=half, or take a newer type of GPU."),
     (r"no kernel image", "This build of vLLM has no code for this GPU: take another type of GPU."),
@@ -94,6 +99,8 @@ def sentence(error: BaseException, died: Path | None = None) -> str:
     said = died.read_text() if died and died.exists() else ""
     if not said:
         said = _killed(error) or _text(error)
+    if "failed to be inspected" in said and forked.uninspected:
+        said = f"The model's class cannot be imported: {_text(forked.uninspected[-1])}"
     if killed := re.search(r"proc (\S+) died .*\(exit code: -(\d+)\)", said):
         said = f"The process {killed[1]} was killed by {signal.Signals(int(killed[2])).name}"
     said = _with_variables(hide(said)).rstrip(".")

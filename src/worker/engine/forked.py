@@ -29,6 +29,7 @@ READ_LATE = {
     "VLLM_SSM_CONV_STATE_LAYOUT",
     torch_utils.OMP_NUM_THREADS_SET_BY_VLLM,
 }
+uninspected: list[Exception] = []  # why a model's class could not be looked up: vLLM only logs it
 _get_mp_context = utils.get_mp_context
 
 
@@ -58,7 +59,11 @@ def _run_in_child(function: Callable[[], Any]) -> Any:
     context = multiprocessing.get_context("forkserver")
     dies = partial(die_with_parent, fork_server())
     with ProcessPoolExecutor(1, context, initializer=dies) as pool:
-        return pool.submit(_call, cloudpickle.dumps(function)).result()
+        try:
+            return pool.submit(_call, cloudpickle.dumps(function)).result()
+        except Exception as error:
+            uninspected.append(error)
+            raise
 
 
 def _call(function: bytes) -> Any:

@@ -77,6 +77,8 @@ def hint(message: str) -> str:
     """Append what the deployer of a worker can do, where vLLM names options of its own program."""
     if "chat template" in message and "tokenizer" in message:
         return " Set the variable CUSTOM_CHAT_TEMPLATE, or use the route /v1/completions."
+    if message.endswith("is not a multimodal model"):
+        return ": it reads text alone, and takes no images, audio or video."
     if "skip_tokenizer_init" in message:
         return " (The variable SKIP_TOKENIZER_INIT. Token ids for /v1/completions need none.)"
     if "tool-call-parser" in message and "requires" in message:

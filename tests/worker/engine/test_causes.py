@@ -53,6 +53,7 @@ SAID = [
     ("RuntimeError: CUDA error: no kernel image is available for execution", "type of GPU"),
     ("AssertionError: 14 is not divisible by 4", "TENSOR_PARALLEL_SIZE"),
     ("ValueError: Please set trust_remote_code=True", "TRUST_REMOTE_CODE=true"),
+    ("ModuleNotFoundError: No module named 'timm'", "PLUGINS=name==version"),
     ("ValueError: No valid attention backend found for A with B", "ATTENTION_BACKEND"),
     ("InductorError: InvalidCxxCompiler: No working C++ compiler found", "ENFORCE_EAGER=true"),
     ("OSError: [Errno 28] No space left on device", "disk"),
