@@ -57,6 +57,10 @@ clients: setup ## install the real clients that the tests run, each in its own e
 OTHER_SDK = 1.12.0
 .cache/sdk/%:
 	@rm -rf $@.part && $(PY) -m pip install -qq --no-deps --target $@.part runpod==$* && mv $@.part $@
+# What a checkpoint may need beside vLLM, in a folder of its own.
+GGUF_PLUGIN = .cache/plugins/vllm-gguf-plugin==0.0.5
+.cache/plugins/%:
+	@rm -rf $@.part && $(PY) -m pip install -qq --no-deps --target $@.part $* && mv $@.part $@
 test test-all: export SDK_FOLDERS = $(CURDIR)/.cache/sdk/$(OTHER_SDK)
 test test-all: export PYTHONPATH = $(if $(SDK),$(CURDIR)/.cache/sdk/$(SDK))
 
@@ -65,7 +69,7 @@ SDKS = $(addprefix .cache/sdk/,$(sort $(OTHER_SDK) $(SDK)))
 test: models clients $(SDKS) ## every test of the day; SDK=1.12.0: on another SDK
 	@$(PY) -m pytest -q -m "not slow and not image"
 
-test-all: models clients $(SDKS) ## every test, for the night
+test-all: models clients $(SDKS) $(GGUF_PLUGIN) ## every test, for the night
 	@$(PY) -m pytest -q -m "not image"
 
 # Another vLLM is put before the installed one; its platform is the CPU, whatever it was built for.

@@ -13,6 +13,8 @@ from typing import Any
 
 import models
 
+GGUF_PLUGIN = models.CACHE.parent / "plugins" / "vllm-gguf-plugin==0.0.5"  # of `make test-all`
+
 TEXT = {
     "vocab_size": 4096,
     "hidden_size": 128,
@@ -36,15 +38,38 @@ PARTS_TEMPLATE = (
 )
 
 
-def random(folder: Path, architecture: str, config: str, sizes: dict[str, Any]) -> None:
+def random(
+    folder: Path,
+    architecture: str,
+    config: str,
+    sizes: dict[str, Any],
+    dtype: str = "float32",
+) -> None:
     """Save a model of transformers' own with random weights, and a byte-level BPE tokenizer."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     made = getattr(transformers, config)(**sizes)
-    getattr(transformers, architecture)(made).float().save_pretrained(folder)
+    model = getattr(transformers, architecture)(made)
+    model.to(getattr(torch, dtype)).save_pretrained(folder)
     models.tokenizer(folder)
+    if config == "BertConfig":
+        _joins_pairs(folder / "tokenizer.json")
+
+
+def _joins_pairs(file: Path) -> None:
+    """Let a tokenizer put its marks around a text, and between the two of a pair."""
+    from tokenizers import Tokenizer
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.post_processor = TemplateProcessing(
+        single="<|system|> $A <|end|>",
+        pair="<|system|> $A <|end|> $B:1 <|end|>:1",
+        special_tokens=[("<|system|>", 2), ("<|end|>", 1)],
+    )
+    tokenizer.save(str(file))
 
 
 def text(architecture: str, config: str, **more: Any) -> Callable[[Path], None]:
@@ -54,11 +79,17 @@ def text(architecture: str, config: str, **more: Any) -> Callable[[Path], None]:
 MLA = {
     "num_key_value_heads": 4,
     "q_lora_rank": 48,
-    "kv_lora_rank": 64,
-    "qk_rope_head_dim": 16,
+    "kv_lora_rank": 512,  # with the next the only size that vLLM's kernels know
+    "qk_rope_head_dim": 64,
     "qk_nope_head_dim": 32,
     "v_head_dim": 32,
-    "head_dim": 16,
+    "head_dim": 64,
+    "first_k_dense_replace": 2,
+    "n_routed_experts": 4,
+    "n_group": 1,
+    "topk_group": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
 BERT = {
@@ -76,47 +107,60 @@ BERT = {
 # What sees and hears
 
 
-def sees(folder: Path) -> None:
-    """Make a LLaVA: CLIP's vision beside a Llama; its processor needs Pillow alone."""
-    import torch
-    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
-    from transformers import LlavaForConditionalGeneration as Llava
+PLACES = [
+    *("<image>", "<fake_token_around_image>", "<global-img>", "<end_of_utterance>"),
+    *(f"<row_{row}_col_{col}>" for row in range(1, 7) for col in range(1, 7)),
+]
 
-    special = [*models.SPECIAL_TOKENS, "<image>"]
+
+def sees(folder: Path) -> None:
+    """Make an Idefics3, which cuts large pictures into parts; its processor needs Pillow alone."""
+    import torch
+    from transformers import Idefics3Config
+    from transformers import Idefics3ForConditionalGeneration as Idefics3
+
+    special = [*models.SPECIAL_TOKENS, *PLACES]
     models.tokenizer(folder, PARTS_TEMPLATE, special)
+    vision = {
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 56,
+        "patch_size": 14,
+        "initializer_range": 0.2,
+    }
     torch.manual_seed(0)
-    vision = CLIPVisionConfig(
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        image_size=56,
-        patch_size=14,
-        initializer_range=0.2,
-    )
-    config = LlavaConfig(
+    config = Idefics3Config(
         vision_config=vision,
-        text_config=LlamaConfig(**TEXT),
-        image_token_index=special.index("<image>"),
-        initializer_range=0.2,
+        text_config=TEXT | {"model_type": "llama"},
+        image_token_id=special.index("<image>"),
+        scale_factor=2,
+        pad_token_id=0,
     )
-    Llava(config).float().save_pretrained(folder)
-    size = {"height": 56, "width": 56}
+    Idefics3(config).float().save_pretrained(folder)
     processor = {
-        "image_processor_type": "CLIPImageProcessor",
-        "crop_size": size,
-        "size": {"shortest_edge": 56},
-        "processor_class": "LlavaProcessor",
+        "image_processor_type": "Idefics3ImageProcessor",
+        "processor_class": "Idefics3Processor",
+        "do_image_splitting": True,
+        "max_image_size": {"longest_edge": 56},
+        "size": {"longest_edge": 112},
+        "image_mean": [0.5, 0.5, 0.5],
+        "image_std": [0.5, 0.5, 0.5],
     }
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    prepared = {
-        "processor_class": "LlavaProcessor",
-        "image_token": "<image>",
-        "patch_size": 14,
-        "num_additional_image_tokens": 1,
-        "vision_feature_select_strategy": "default",
-    }
+    prepared = {"processor_class": "Idefics3Processor", "image_seq_len": 4}
     (folder / "processor_config.json").write_text(json.dumps(prepared))
+
+
+def needs_torchvision(folder: Path) -> None:
+    """Write the configuration of a LLaVA, which vLLM imports torchvision for."""
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+
+    made = LlavaConfig(vision_config=CLIPVisionConfig(), text_config=LlamaConfig(**TEXT))
+    made.architectures = ["LlavaForConditionalGeneration"]
+    made.save_pretrained(folder)
+    models.tokenizer(folder)
 
 
 def hears(folder: Path) -> None:
@@ -346,34 +390,37 @@ def quantised(folder: Path, method: str) -> None:
 
     torch.manual_seed(0)
     group, most = (0, 127) if method.startswith("int8") else (GROUP, 7)
-    model = LlamaForCausalLM(LlamaConfig(**TEXT)).float()
+    dtype = torch.bfloat16  # which the kernels of fewer bits want on a CPU
+    model = LlamaForCausalLM(LlamaConfig(**TEXT)).to(dtype)
     weights = {}
     for name, weight in model.state_dict().items():
         if not any(f".{part}." in name for part in LINEAR):
             weights[name] = weight.clone()
             continue
-        whole, scales = rounded(weight, group or weight.shape[1], most)
+        whole, scales = rounded(weight.float(), group or weight.shape[1], most)
+        scales = scales.to(dtype)
         stem = name.removesuffix("weight")
         match method:
             case "plain" | "int8-plain":
-                weights[name] = whole * scales.repeat_interleave(group or weight.shape[1], 1)
+                each = scales.repeat_interleave(group or weight.shape[1], 1)
+                weights[name] = (whole * each).to(dtype)
             case "int8":
                 weights[name] = whole.to(torch.int8)
                 weights[f"{stem}weight_scale"] = scales
             case "gptq":
                 weights[f"{stem}qweight"] = packed((whole.T + 8).int(), 0, range(8))
                 weights[f"{stem}qzeros"] = packed(torch.full_like(scales.T, 7).int(), 1, range(8))
-                weights[f"{stem}scales"] = scales.T.contiguous().half()
+                weights[f"{stem}scales"] = scales.T.contiguous()
                 weights[f"{stem}g_idx"] = (torch.arange(weight.shape[1]) // GROUP).int()
             case "awq":
                 order = (0, 2, 4, 6, 1, 3, 5, 7)
                 weights[f"{stem}qweight"] = packed((whole.T + 8).int(), 1, order)
                 weights[f"{stem}qzeros"] = packed(torch.full_like(scales.T, 8).int(), 1, order)
-                weights[f"{stem}scales"] = scales.T.contiguous().half()
+                weights[f"{stem}scales"] = scales.T.contiguous()
     if "lm_head.weight" in weights and model.config.tie_word_embeddings:
         del weights["lm_head.weight"]
     save_file(weights, folder / "model.safetensors", {"format": "pt"})
-    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "float32"}
+    config = model.config.to_dict() | {"architectures": ["LlamaForCausalLM"], "dtype": "bfloat16"}
     if "plain" not in method:
         config["quantization_config"] = QUANTISED[method]
     (folder / "config.json").write_text(json.dumps(config))
@@ -486,16 +533,12 @@ def gguf(folder: Path) -> None:
 
 MAKERS: dict[str, Callable[[Path], None]] = {
     "kind-sliding-window": text("MistralForCausalLM", "MistralConfig", sliding_window=24),
-    "kind-mla": text(
-        "DeepseekV3ForCausalLM",
-        "DeepseekV3Config",
-        **MLA,
-        first_k_dense_replace=2,
-        n_routed_experts=4,
-        n_group=1,
-        topk_group=1,
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
+    "kind-mla": partial(
+        random,
+        architecture="DeepseekV3ForCausalLM",
+        config="DeepseekV3Config",
+        sizes=TEXT | MLA,
+        dtype="bfloat16",
     ),
     "kind-moe": text("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **EXPERTS),
     "kind-hybrid": text(
@@ -544,6 +587,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "kind-transformers-only": text("Olmo2ForCausalLM", "Olmo2Config"),
     "kind-own-code": own_code,
     "kind-sees": sees,
+    "kind-needs-torchvision": needs_torchvision,
     "kind-hears": hears,
     "kind-sentencepiece": sentencepiece,
     "kind-tiktoken": tiktoken,
