@@ -40,6 +40,11 @@ HINTS = (
         "Mostly the machine's memory (not the GPU's) ran out: take a machine with more of it, or a "
         "smaller or quantised model (QUANTIZATION); on a CPU lower VLLM_CPU_KVCACHE_SPACE.",
     ),
+    (
+        r"died .*exit code: None",  # asked before it could be known
+        "A signal killed it: mostly memory ran out, or this machine's processor lacks instructions "
+        "that this build of vLLM uses.",
+    ),
     (r"SIGBUS", "Mostly /dev/shm is too small, or a file of the model is cut short."),
     (r"SIGILL", "This machine's processor lacks instructions that this build of vLLM uses."),
     (r"No space left", "The disk or /dev/shm is full: give the worker more room."),

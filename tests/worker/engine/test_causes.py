@@ -37,6 +37,7 @@ SAID = [
     ("MemoryError", "TENSOR_PARALLEL_SIZE"),
     ("Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down.", "memory"),
     ("Worker proc VllmWorker-1 died (exit code: -7)", "/dev/shm"),
+    ("Worker proc VllmWorker-1 died (exit code: None)", "instructions"),
     ("Worker proc VllmWorker-1 died (exit code: -4)", "processor"),
     (
         "SafetensorError: Error while deserializing header: incomplete metadata (while the weights "
