@@ -239,6 +239,51 @@ def test_all_thought_and_no_answer(agents: Served, stream: bool) -> None:
         assert (None, None) == (choice.get("logprobs"), choice.get("token_ids"))
 
 
+# --- older names
+
+CITY = {"type": "object", "properties": {"city": {"const": "Rome"}}, "required": ["city"]}
+WEATHER = {"name": "weather", "parameters": CITY | {"additionalProperties": False}, "strict": True}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_older_names_of_structured_outputs(agents: Served, stream: bool) -> None:
+    """guided_choice, which vLLM ignores today, bounds the answer, and the log says so once."""
+    older = PLAIN | {"guided_choice": ["zebra"], "stream": stream}
+    record = chat(agents, **older)
+
+    assert "zebra" == (
+        written(record) if stream else output(record)[0]["choices"][0]["message"]["content"]
+    )
+    assert 1 == agents.log().count("A request uses guided_choice")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_functions(agents: Served, stream: bool) -> None:
+    """A request with functions is answered with a call, as it was before there were tools."""
+    asked = {"functions": [WEATHER], "function_call": {"name": "weather"}}
+    record = chat(agents, **PLAIN, **asked, stream=stream, max_tokens=40)
+    if stream:
+        calls = [delta["function_call"] for delta in texts(record) if "function_call" in delta]
+        name = "".join(call.get("name") or "" for call in calls)
+        arguments = "".join(call.get("arguments") or "" for call in calls)
+    else:
+        call = output(record)[0]["choices"][0]["message"]["function_call"]
+        name, arguments = call["name"], call["arguments"]
+
+    assert ("weather", {"city": "Rome"}) == (name, json.loads(arguments))
+
+
+def test_older_names_in_replies(agents: Served) -> None:
+    """A reply has older names only where the request has."""
+    today = chat(agents, temperature=0)
+    told = [{"role": "assistant", "content": "a", "reasoning_content": "b"}]
+    before = chat(agents, temperature=0, messages=[*told, *HELLO])
+    messages = [output(one)[0]["choices"][0]["message"] for one in (today, before)]
+
+    assert "reasoning_content" not in messages[0]
+    assert messages[1]["reasoning"] == messages[1]["reasoning_content"]
+
+
 # --- Anthropic's route
 
 

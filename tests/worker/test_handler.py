@@ -269,7 +269,7 @@ def test_an_unreadable_job(given: dict[str, Any], frame: str | None, as_output: 
         if isinstance(asked, NativeRequest):
             return NativeCall(asked, nothing, nothing, nothing)
         options = {"model": "tiny", "raw": True, "errors_as_output": as_output}
-        return RouteCall(asked, nothing, nothing, nothing, nothing, **options)
+        return RouteCall(asked, nothing, nothing, nothing, nothing, nothing, **options)
 
     one = Handler(dialect, BatchSizes(), 1000)
     told = asyncio.run(drain(one.handle({"id": "job-1", "input": given})))

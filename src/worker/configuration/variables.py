@@ -116,6 +116,16 @@ class Own(Limits):
         False,
         "1: a failed OpenAI job ends COMPLETED with the error as its output, instead of FAILED.",
     )
+    strict_openai: bool = variable(
+        False,
+        "1: leave older names in requests (`guided_json`, `functions`, …) to vLLM, which ignores "
+        "them.",
+    )
+    old_reply_names: bool = variable(
+        False,
+        "1: chats are answered in older names too (`reasoning_content` beside `reasoning`, "
+        "`function_call` beside `tool_calls`), and not only those that ask in older names.",
+    )
     max_result_mb: int = variable(
         10,
         "The largest result a job may have, in megabytes. RunPod refuses larger ones.",

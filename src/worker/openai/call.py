@@ -22,6 +22,7 @@ from worker.openai import bodies
 from worker.openai.bodies import file_fields, form
 from worker.openai.events import payload
 from worker.openai.exchange import Exchange, ForClient, ForJob, run
+from worker.openai.older_names import OlderNames, Rename, renaming
 from worker.openai.replies import frame, hint, in_dialect
 from worker.openai.routes import Route, Routes
 from worker.processor.reports import Report
@@ -47,6 +48,7 @@ class RouteCall:
         routes: Routes,
         facts: Facts,
         turns: Turns,
+        older: OlderNames,
         *,
         model: str,
         raw: bool,
@@ -61,6 +63,7 @@ class RouteCall:
         self._routes = routes
         self._facts = facts
         self._turns = turns
+        self._older = older
         self._model = model
         self._raw = raw
         self._errors_as_output = errors_as_output
@@ -105,7 +108,7 @@ class RouteCall:
         the answers to several prompts wait for each other on their way.
         """
         body = self._request.body if isinstance(self._request.body, dict) else {}
-        if body.get("tools") or self._facts.parses_reasoning:
+        if body.get("tools") or body.get("functions") or self._facts.parses_reasoning:
             return False
         return self._facts.merges and count_prompts(body.get("prompt")) == 1
 
@@ -115,7 +118,11 @@ class RouteCall:
         path, _, query = self._request.path.partition("?")
         path, route = self._routes.find(path)
         method = self._method(route)
-        given = self._request.body
+        given, rename = self._request.body, None
+        if isinstance(given, dict):
+            given, rename = self._older.read(path, given)
+            if not (self._facts.parses_reasoning or given.get("tools")):
+                rename = None  # there is nothing in the reply that had another name
         if isinstance(given, dict) and "generation_parameters" in given:
             given, plan = bodies.read_body(given, path, self._facts)
             sequences = plan.params.n * count_prompts(given.get("prompt"))
@@ -124,13 +131,21 @@ class RouteCall:
                     if plan.order is not None:
                         given = given | {"vllm_xargs": plan.order.extra_args(report.path)}
                     own, body = self._body(path, route, method, given)
-                    await self._run(path, query, method, [*headers, *own], make(body, report))
+                    await self._run(
+                        path, query, method, [*headers, *own], make(body, report), rename
+                    )
             return
         own, body = self._body(path, route, method, given)
-        await self._run(path, query, method, [*headers, *own], make(body, None))
+        await self._run(path, query, method, [*headers, *own], make(body, None), rename)
 
     async def _run(
-        self, path: str, query: str, method: str, headers: Headers, exchange: Exchange
+        self,
+        path: str,
+        query: str,
+        method: str,
+        headers: Headers,
+        exchange: Exchange,
+        rename: Rename | None,
     ) -> None:
         self._exchange = exchange
         noted: list[Exception] = []
@@ -149,8 +164,9 @@ class RouteCall:
             "client": ("127.0.0.1", 0),
             "server": ("worker", 80),
         }
+        send = renaming(exchange.send, rename) if rename else exchange.send
         try:
-            await run(self._engine.app(scope, exchange.receive, exchange.send), exchange.gone)
+            await run(self._engine.app(scope, exchange.receive, send), exchange.gone)
         except Exception as error:
             # Starlette answers an unexpected error and then raises it for the server's log. Raised
             # within an answer, it is the only sign that the rest is missing.

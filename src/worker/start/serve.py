@@ -29,6 +29,7 @@ from worker.logs import say
 from worker.model import locate
 from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
+from worker.openai.older_names import OlderNames
 from worker.openai.routes import Routes
 from worker.processor.reports import Folder
 from worker.request import NativeRequest, Request
@@ -140,6 +141,7 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
     own = settings.own
     turns = Turns(own.max_chains, own.max_costly_chains)
     routes = Routes(engine.app, own.extra_routes)
+    older = OlderNames(own.strict_openai, own.old_reply_names)
     for warning in routes.warnings:
         log.warning(warning)
 
@@ -152,6 +154,7 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
             routes,
             facts,
             turns,
+            older,
             model=settings.served_model_names[0],
             raw=own.raw_openai_output,
             errors_as_output=own.openai_errors_as_output,

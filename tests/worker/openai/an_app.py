@@ -17,6 +17,7 @@ from worker.engine.refusals import Refusals
 from worker.engine.server import Engine
 from worker.facts import Facts
 from worker.generation.turns import Turns
+from worker.openai.older_names import OlderNames
 from worker.processor.reports import Report
 
 MODEL = "org/served"
@@ -239,8 +240,8 @@ def make_app(seen: list[str]) -> FastAPI:
     return app
 
 
-# What generation_parameters are judged by.
-RULES = Facts(vocab_size=100, max_model_len=100), Turns(1, 1)
+# What a body is judged by.
+RULES = Facts(vocab_size=100, max_model_len=100), Turns(1, 1), OlderNames()
 
 
 def make_engine(app: Any, *, errored: bool = False) -> Engine:
