@@ -320,6 +320,24 @@ def test_system_messages_within_the_list(agents: Served, stream: bool) -> None:
     assert "message_start" in said[0] if stream else "message" == said[0]["type"]
 
 
+def test_messages_that_end_with_the_assistant(agents: Served) -> None:
+    """Anthropic's route goes on with the assistant's last words, as that dialect means it."""
+    prefilled = [*HELLO, {"role": "assistant", "content": "1, 2,"}]
+    blocks = [*HELLO, {"role": "assistant", "content": [{"type": "text", "text": "1, 2,"}]}]
+    asked = {"temperature": 0, "max_tokens": 8}
+    goes_on = {"continue_final_message": True, "add_generation_prompt": False}
+    (chats,) = output(chat(agents, messages=prefilled, **asked, **goes_on))
+    for messages in (prefilled, blocks):
+        (reply,) = output(ask(agents, "/v1/messages", model="tiny", messages=messages, **asked))
+        (count,) = output(ask(agents, "/v1/messages/count_tokens", model="tiny", messages=messages))
+        said = "".join(one.get("text", one.get("thinking", "")) for one in reply["content"])
+        expected = chats["choices"][0]["message"]
+
+        assert (expected["content"] or expected["reasoning"]) == said
+        assert chats["usage"]["prompt_tokens"] == reply["usage"]["input_tokens"]
+        assert chats["usage"]["prompt_tokens"] == count["input_tokens"]
+
+
 ANTHROPIC_ERRORS: list[tuple[dict[str, Any], int, str, str]] = [
     ({"model": "nope"}, 404, "not_found_error", "does not exist"),
     ({"messages": None}, 400, "invalid_request_error", "messages"),

@@ -4,11 +4,29 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.entrypoints.openai.completion.protocol import CompletionRequest
 from vllm.entrypoints.serve.engine.protocol import ErrorResponse
 
 from worker.errors import RequestError
+
+
+def continue_messages() -> None:
+    """Let Anthropic's routes go on with the assistant's words where a conversation ends with them.
+
+    That dialect means it so; vLLM 0.32 answers such a conversation anew.
+    """
+    made = AnthropicServingMessages.to_chat_completion_request
+
+    def continued(*args: Any, **options: Any) -> ChatCompletionRequest:
+        chat = made(*args, **options)
+        last = chat.messages[-1] if chat.messages else {}
+        if last.get("role") == "assistant" and last.get("content") and not last.get("tool_calls"):
+            chat.continue_final_message, chat.add_generation_prompt = True, False
+        return chat
+
+    AnthropicServingMessages.to_chat_completion_request = staticmethod(continued)
 
 
 def adapter(app: Any, name: str | None) -> Any:

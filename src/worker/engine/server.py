@@ -31,7 +31,7 @@ from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from worker.engine import admission, death, forked, models, pacing, refusals
+from worker.engine import admission, death, forked, models, pacing, refusals, rendering
 from worker.engine.causes import sentence
 from worker.engine.probe import rules_of, why_not_live, with_chain
 from worker.engine.refusals import Refusals
@@ -195,6 +195,7 @@ async def _running(
         death.listen(died, refused.path)
         refusals.add_reasons()
         pacing.install()
+        rendering.continue_messages()
         try:
             client = await stack.enter_async_context(build_async_engine_client(args))
             tasks = await client.get_supported_tasks()
