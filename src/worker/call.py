@@ -4,16 +4,22 @@ Whatever ends that task closes its outbox: with nothing, or with the error that 
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
-from worker.batching import Outbox
+import msgspec
+
+from worker.batching import WHOLE, Outbox
 from worker.errors import RequestError, unforeseen
 from worker.record import Usage
+from worker.request import Request
+
+Headers = Sequence[tuple[bytes, bytes]]
 
 
 class Call(Protocol):
-    """One job in its dialect, `native` or `openai`."""
+    """One job in its dialect."""
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         """Put what the job asks for into the outbox. Raises RequestError; cancelling aborts."""
@@ -24,9 +30,73 @@ class Call(Protocol):
     def failure(self, error: RequestError) -> list[Any]:
         """Return what is yielded when the job fails, in order."""
 
+    async def pass_on(self, headers: Headers, leaving: asyncio.Future[None], reply: Any) -> None:
+        """Answer an HTTP client through the door's `reply`.
+
+        `headers` are the client's, `leaving` ends when he goes. Raises RequestError; in the middle
+        of a stream its end is still to be sent.
+        """
+
+    def told(self, error: RequestError) -> tuple[RequestError, bytes]:
+        """Return an error as HTTP clients of this dialect read it, and as the end of a stream."""
+
     @property
     def usage(self) -> Usage:
         """Say how many tokens it took, as far as is known."""
+
+
+@dataclass(frozen=True)
+class Frames:
+    """How the events of a stream are written over HTTP: what stands around each, and at the end."""
+
+    content_type: bytes
+    before: bytes
+    after: bytes
+    end: bytes = b""
+
+    def written(self, event: Any) -> bytes:
+        return self.before + msgspec.json.encode(event) + self.after
+
+
+class PieceByPiece:
+    """What passes the answer of a call on to an HTTP client, each piece as it comes."""
+
+    frames: Frames
+
+    @property
+    def asked(self) -> Request:
+        """What is answered."""
+        raise NotImplementedError
+
+    async def answer(self, outbox: Outbox[Any]) -> None:
+        raise NotImplementedError
+
+    def join(self, items: list[Any]) -> Any:
+        raise NotImplementedError
+
+    def said(self, items: list[Any]) -> list[Any]:
+        """Return the events that a batch of a stream becomes."""
+        return [self.join(items)]
+
+    async def pass_on(self, _: Headers, leaving: asyncio.Future[None], reply: Any) -> None:
+        streams = self.asked.stream
+        outbox: Outbox[Any] = Outbox(self.asked.sizes if streams else WHOLE)
+        answering = begin(self.answer(outbox), outbox)
+        leaving.add_done_callback(lambda _: answering.cancel())
+        try:
+            whole: list[Any] = []
+            while (items := await outbox.next()) is not None:
+                if streams:
+                    for event in self.said(items):
+                        await reply.event(self.frames.written(event), self.frames.content_type)
+                else:
+                    whole += items
+            if streams:
+                await reply.event(self.frames.end, self.frames.content_type, is_last=True)
+            elif not answering.cancelled():
+                await reply.whole(msgspec.json.encode(self.join(whole)))
+        finally:
+            answering.cancel()
 
 
 async def refuse(error: RequestError) -> None:

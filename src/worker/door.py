@@ -1,6 +1,6 @@
 """The other door: an HTTP request is read and answered as a job is, and leaves as it comes.
 
-    request ─ request.read ─ NativeCall | RouteCall ─ the client
+    request ─ request.read ─ NativeCall | RouteCall | DialectCall ─ the client
 
 There are no batches here, and an error has a status of its own.
 """
@@ -18,16 +18,13 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
 from worker import request
-from worker.batching import WHOLE, BatchSizes, Outbox
-from worker.call import begin
+from worker.batching import BatchSizes
 from worker.errors import EngineDied, RequestError, unforeseen
 from worker.facts import Limits
-from worker.openai.replies import frame, in_dialect
 from worker.record import Record
 
 NATIVE = "/native"
 EACH = BatchSizes(min=1, max=1, growth=1.0, max_delay_s=0)
-DONE = b"data: [DONE]\n\n"
 GATEWAY_MB = 30
 # What the worker says itself, or must not hear; the rest of a client's headers are vLLM's to read.
 _OURS = frozenset(
@@ -91,16 +88,13 @@ class Door:
             try:
                 if refused is not None:
                     raise refused
-                if isinstance(asked, request.NativeRequest):
-                    await _answer_native(call, asked, leaving, reply)
-                else:
-                    others = [pair for pair in scope["headers"] if pair[0] not in _OURS]
-                    await call.pass_on(others, leaving, reply)
+                others = [pair for pair in scope["headers"] if pair[0] not in _OURS]
+                await call.pass_on(others, leaving, reply)
             except Exception as error:
                 told = error if isinstance(error, RequestError) else unforeseen(error)
                 record.failed(told)
                 self.lost += isinstance(told, EngineDied)
-                await reply.fail(in_dialect(path, told))
+                await reply.fail(*call.told(told))
             finally:
                 leaving.cancel()
 
@@ -157,28 +151,6 @@ class Door:
             raise RequestError(f"The body is no JSON: {error}.") from None
 
 
-async def _answer_native(
-    call: Any, asked: request.NativeRequest, leaving: asyncio.Task[None], reply: "_Reply"
-) -> None:
-    outbox: Outbox[Any] = Outbox(asked.sizes if asked.stream else WHOLE)
-    answering = begin(call.answer(outbox), outbox)
-    leaving.add_done_callback(lambda _: answering.cancel())
-    try:
-        whole: list[Any] = []
-        while (items := await outbox.next()) is not None:
-            if asked.stream:
-                content = msgspec.json.encode(call.join(items))
-                await reply.event(b"data: " + content + b"\n\n")
-            else:
-                whole += items
-        if asked.stream:
-            await reply.event(DONE, is_last=True)
-        elif not answering.cancelled():
-            await reply.whole(msgspec.json.encode(call.join(whole)))
-    finally:
-        answering.cancel()
-
-
 async def _left(receive: Any) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
@@ -214,10 +186,10 @@ class _Reply:
             self.sent_tokens += 1
             self.record.posted(self)
 
-    async def event(self, content: bytes, *, is_last: bool = False) -> None:
-        """Send an event of a stream, the first one with what stands before it."""
+    async def event(self, content: bytes, kind: bytes = b"", *, is_last: bool = False) -> None:
+        """Send an event of a stream of a kind, the first one with what stands before it."""
         if not self.has_begun:
-            headers = [(b"content-type", b"text/event-stream; charset=utf-8")]
+            headers = [(b"content-type", kind)]
             await self({"type": "http.response.start", "status": 200, "headers": headers})
         await self({"type": "http.response.body", "body": content, "more_body": not is_last})
 
@@ -225,9 +197,10 @@ class _Reply:
         response = Response(content, status, headers, "application/json")
         await response({"type": "http"}, None, self)  # type: ignore[arg-type]
 
-    async def fail(self, error: RequestError) -> None:
+    async def fail(self, error: RequestError, last: bytes) -> None:
+        """End with an error, which `last` tells in a stream that has begun."""
         if self.has_begun:
-            await self.event(frame(error), is_last=True)
+            await self.event(last, is_last=True)
         else:
             headers = {"www-authenticate": "Bearer"} if error.code == 401 else {}
             await self.whole(error.text().encode(), error.code, **headers)

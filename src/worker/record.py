@@ -57,7 +57,7 @@ class Record:
         self._parent = propagate.extract(headers or {}, context=context.Context())
         self._asked = asked
         self._call = call
-        self._dialect = "native" if isinstance(asked, NativeRequest) else "openai"
+        self._dialect = asked.dialect
         self._state = "waiting"
         self._posts = 0
         self._sent: Sent | None = None

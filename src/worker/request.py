@@ -19,8 +19,8 @@ from worker.sentences import nearest, shown
 SHAPES = (
     'The input must be an object of one of these shapes: {"prompt": "…"} or '
     '{"messages": [{"role": "user", "content": "…"}]} with "sampling_params" and "stream" beside '
-    'it, {"openai_route": "/v1/chat/completions", "openai_input": {…}}, or '
-    '{"route": "/tokenize", "body": {…}}.'
+    'it, {"inputs": "…", "parameters": {…}}, {"openai_route": "/v1/chat/completions", '
+    '"openai_input": {…}}, or {"route": "/tokenize", "body": {…}}.'
 )
 BATCH_KEYS = ("min_batch_size", "max_batch_size", "batch_size_growth_factor")
 NATIVE_KEYS = (
@@ -36,6 +36,13 @@ NATIVE_KEYS = (
     "stream",
     *BATCH_KEYS,
 )
+
+# The routes of other dialects than OpenAI's, and whether one streams where its body is silent.
+OTHER_ROUTES = {
+    "": ("huggingface", False),
+    "/generate": ("huggingface", False),
+    "/generate_stream": ("huggingface", True),
+}
 
 RENDERER_KEYS = frozenset(
     {"conversation", "messages", "tools", "add_generation_prompt", "continue_final_message"}
@@ -71,8 +78,19 @@ class RouteRequest:
     body: Any
 
     @property
+    def dialect(self) -> str:
+        return self._kind[0]
+
+    @property
     def stream(self) -> bool:
-        return isinstance(self.body, dict) and _truth(self.body.get("stream")) is True
+        if not isinstance(self.body, dict):
+            return False
+        given = self.body.get("stream")
+        return self._kind[1] if given is None else _truth(given) is True
+
+    @property
+    def _kind(self) -> tuple[str, bool]:
+        return OTHER_ROUTES.get(self.path.partition("?")[0].rstrip("/"), ("openai", False))
 
 
 @dataclass(frozen=True)
@@ -89,6 +107,10 @@ class NativeRequest:
     continues: bool = False  # the conversation's last message, in place of an answer to it
     add_generation_prompt: bool = True
     sampling_params: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dialect(self) -> str:
+        return "native"
 
 
 Request = RouteRequest | NativeRequest
@@ -121,11 +143,11 @@ def read(job: Mapping[str, Any], sizes: BatchSizes, limits: Limits | None = None
             for name in ("model", "request_id"):
                 _limit_length(body.get(name), name, limits)
             _limit_sequences(body, limits)
-    for reader in (_read_openai, _read_route, _read_native):
+    for reader in (_read_openai, _read_route, _read_inputs, _read_native):
         request = reader(job_id, given, sizes)
         if request is not None:
             return request
-    known = ("openai_route", "openai_input", "route", "body", *NATIVE_KEYS)
+    known = ("openai_route", "openai_input", "route", "body", "inputs", *NATIVE_KEYS)
     strange = next((key for key in given if key not in known), None)
     raise RequestError(SHAPES + ("" if strange is None else _unknown(strange, known)))
 
@@ -137,6 +159,8 @@ def outline(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
         if isinstance(given, dict) and key in given:
             path = given[key] if isinstance(given[key], str) else ""
             return RouteRequest(job_id, sizes, path, None, given.get(body))
+    if isinstance(given, dict) and "inputs" in given:
+        return RouteRequest(job_id, sizes, "/", None, given)
     return NativeRequest(job_id, sizes, stream=False, model=None)
 
 
@@ -248,6 +272,13 @@ def _read_route(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reques
         )
     method = method and method.upper()
     return RouteRequest(job_id, _sizes(given, sizes), path, method, given.get("body"))
+
+
+def _read_inputs(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:
+    """Read what Hugging Face's clients post to the root."""
+    if "inputs" not in given:
+        return None
+    return RouteRequest(job_id, _sizes(given, sizes), "/", None, given)
 
 
 def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:

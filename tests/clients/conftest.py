@@ -51,7 +51,7 @@ def answer(tiny: Served, smollm2: Served) -> Callable[[str], str]:
 def said(served_to: Callable[[str], Served], tmp_path_factory: pytest.TempPathFactory) -> Said:
     """Run a program of programs/ against the endpoint, and give the object it printed.
 
-    Beside what it printed stands the `model` that it asked.
+    Beside what it printed stand the `model` that it asked and the `prompt`.
     """
     return _saying(lambda program, home: environ(served_to(program), home), tmp_path_factory)
 
@@ -88,7 +88,7 @@ def _saying(
         model, ended = run(node() if program.endswith(".mjs") else python(), program)
         assert 0 == ended.returncode, ended.stderr
         # RunPod's Node client prints lines of its own; the last one is the program's.
-        return {"model": model} | json.loads(ended.stdout.splitlines()[-1])
+        return {"model": model, "prompt": PROMPT} | json.loads(ended.stdout.splitlines()[-1])
 
     return said
 

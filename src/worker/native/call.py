@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from worker.batching import Outbox, weight
+from worker.call import Frames, PieceByPiece
 from worker.engine import rendering
 from worker.engine.pacing import paced
 from worker.engine.server import Engine
@@ -22,8 +23,10 @@ from worker.request import NativeRequest, Prompt
 from worker.routines.healing import heal
 
 
-class NativeCall:
+class NativeCall(PieceByPiece):
     """One native job: `answer` runs it into an outbox, `join` makes a yield of its pieces."""
+
+    frames = Frames(b"text/event-stream; charset=utf-8", b"data: ", b"\n\n", b"data: [DONE]\n\n")
 
     def __init__(self, request: NativeRequest, engine: Engine, facts: Facts, turns: Turns) -> None:
         self._request = request
@@ -34,6 +37,10 @@ class NativeCall:
         self._input_tokens = 0
         self._output_tokens = 0
         self._notes: dict[str, Any] = {}  # told once, in the first yield
+
+    @property
+    def asked(self) -> NativeRequest:
+        return self._request
 
     async def answer(self, outbox: Outbox[Piece]) -> None:
         """Generate for every prompt and put the pieces into the outbox as they come.
@@ -100,6 +107,9 @@ class NativeCall:
         self._output_tokens = reply["usage"]["output"]
         notes, self._notes = self._notes, {}
         return reply | notes
+
+    def told(self, error: RequestError) -> tuple[RequestError, bytes]:
+        return error, self.frames.written(error.body()) + self.frames.end
 
     def failure(self, error: RequestError) -> list[Any]:
         """Return the job's error: in this dialect the stream says nothing of it."""

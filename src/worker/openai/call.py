@@ -6,13 +6,14 @@ The bytes are vLLM's. They are cut only between events, and only read to count w
 import asyncio
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import msgspec
 
 from worker.batching import Outbox
+from worker.call import Headers
 from worker.engine.pacing import Spacing, paced
 from worker.engine.server import NOTED, Engine
 from worker.errors import EngineDied, RequestError
@@ -29,8 +30,6 @@ from worker.processor.reports import Report
 from worker.record import Usage
 from worker.request import Form, RouteRequest, count_prompts
 from worker.sentences import shown
-
-Headers = Sequence[tuple[bytes, bytes]]
 
 # What vLLM says where the engine failed; its Anthropic route stumbles over the event that says so.
 FAILED = re.compile(
@@ -89,11 +88,7 @@ class RouteCall:
             await self._call(exchange)
 
     async def pass_on(self, headers: Headers, leaving: asyncio.Future[None], send: Any) -> None:
-        """Call the app for an HTTP client, who gets its events as they come.
-
-        `headers` are the client's, `leaving` ends when he goes. Raises RequestError as `answer`
-        does; in the middle of a stream its end is still to be sent.
-        """
+        """Call the app for an HTTP client, who gets its events as they come."""
 
         def exchange(body: bytes, report: Report | None) -> Exchange:
             return ForClient(body, report, leaving, send)
@@ -189,16 +184,18 @@ class RouteCall:
         payloads = (payload(event) for event in items)
         return [json.loads(data) for data in payloads if data and data != b"[DONE]"]
 
+    def told(self, error: RequestError) -> tuple[RequestError, bytes]:
+        error = in_dialect(self._request.path, error)
+        return error, frame(error)
+
     def failure(self, error: RequestError) -> list[Any]:
         """Return what a stream says of an error, in its dialect, and the job's error."""
-        error = in_dialect(self._request.path, error)
+        error, last = self.told(error)
         if not self._request.stream:
             return [error.told(as_output=self._errors_as_output)]
         # As an output the error would follow the frame that has told it.
-        return [self._frame(error), *([] if self._errors_as_output else [error.told()])]
-
-    def _frame(self, error: RequestError) -> Any:
-        return frame(error).decode() if self._raw else [error.body()]
+        said = last.decode() if self._raw else [error.body()]
+        return [said, *([] if self._errors_as_output else [error.told()])]
 
     def _method(self, route: Route) -> str:
         asked = self._request.method

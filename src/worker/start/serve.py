@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import functools
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -16,6 +17,8 @@ from worker import metrics, record
 from worker.batching import BatchSizes
 from worker.call import Call
 from worker.configuration.settings import Settings
+from worker.dialects.call import Dialect, DialectCall
+from worker.dialects.huggingface import HuggingFace
 from worker.door import Door
 from worker.engine import media, probe, server
 from worker.engine.facts import facts_of, model_defaults, room
@@ -32,13 +35,15 @@ from worker.openai.call import RouteCall
 from worker.openai.older_names import OlderNames
 from worker.openai.routes import Routes
 from worker.processor.reports import Folder
-from worker.request import NativeRequest, Request
+from worker.request import NativeRequest, Request, RouteRequest
 from worker.start import ending, sdk
 from worker.start.ending import fail, leave
 from worker.start.progress import Startup
 
 if TYPE_CHECKING:
     from worker.start.web import Ports
+
+OTHERS: dict[str, Dialect] = {"huggingface": HuggingFace()}
 
 log = logging.getLogger("worker")
 
@@ -137,7 +142,7 @@ def _facts(settings: Settings, engine: Engine) -> Facts:
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
-def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Request], Any]:
+def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Request], Call]:
     own = settings.own
     turns = Turns(own.max_chains, own.max_costly_chains)
     routes = Routes(engine.app, own.extra_routes)
@@ -145,7 +150,7 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
     for warning in routes.warnings:
         log.warning(warning)
 
-    def dialect(request: Request) -> Any:
+    def own_dialect(request: Request, *, raw: bool = own.raw_openai_output) -> Call:
         if isinstance(request, NativeRequest):
             return NativeCall(request, engine, facts, turns)
         return RouteCall(
@@ -156,9 +161,16 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
             turns,
             older,
             model=settings.served_model_names[0],
-            raw=own.raw_openai_output,
+            raw=raw,
             errors_as_output=own.openai_errors_as_output,
         )
+
+    def dialect(request: Request) -> Call:
+        if isinstance(request, RouteRequest) and request.dialect in OTHERS:
+            within = functools.partial(own_dialect, raw=False)
+            raw, other = own.raw_openai_output, OTHERS[request.dialect]
+            return DialectCall(request, other, within, own, raw=raw)
+        return own_dialect(request)
 
     return dialect
 

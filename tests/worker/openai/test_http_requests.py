@@ -17,9 +17,11 @@ import uvicorn
 from an_app import ANSWER, CHAT, MODEL, OURS, REFUSED, RULES, event, make_app, make_engine
 
 from worker.batching import Outbox
+from worker.call import PieceByPiece
 from worker.door import Door
 from worker.errors import RequestError
 from worker.facts import Limits
+from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
 from worker.openai.routes import Routes
 from worker.record import Usage
@@ -30,12 +32,18 @@ pytestmark = pytest.mark.timeout(120)
 HELLO = {"model": "m", "messages": []}
 
 
-class Native:
+class Native(PieceByPiece):
     """A native answer of three pieces; the prompt says how it ends."""
 
     def __init__(self, request: NativeRequest, seen: list[str]) -> None:
         self.request, self.seen = request, seen
         self.usage = Usage()
+
+    frames = NativeCall.frames
+
+    @property
+    def asked(self) -> NativeRequest:
+        return self.request
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         for piece in "abc":
@@ -51,6 +59,8 @@ class Native:
 
     def join(self, items: list[Any]) -> Any:
         return {"pieces": items}
+
+    told = NativeCall.told
 
 
 @contextmanager

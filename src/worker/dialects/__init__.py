@@ -1,0 +1,1 @@
+"""Other programs' dialects, each a translation around the worker's own two."""

@@ -1,0 +1,50 @@
+"""Unchanged clients of Hugging Face judge the worker's HTTP door."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+
+from served import DOOR_KEY, Door
+
+pytestmark = pytest.mark.timeout(600)
+
+Said = Callable[[str], dict[str, Any]]  # a program to what it printed
+TOKENS = 30
+
+
+def ask(door: Door, path: str, body: Any) -> Any:
+    headers = {"authorization": f"Bearer {DOOR_KEY}"}
+    return requests.post(f"{door.url}{path}", json=body, headers=headers, timeout=60).json()
+
+
+@pytest.mark.parametrize("program", ["huggingface_hub_text.py", "text_generation_client.py"])
+def test_hugging_faces_clients(of_the_door: Said, door: Door, program: str) -> None:
+    """A text and its tokens come to Hugging Face's clients whole and as a stream, and errors."""
+    said = of_the_door(program)
+    greedy = {"temperature": 0, "max_tokens": TOKENS, "return_token_ids": True}
+    native = ask(door, "/native", {"prompt": said["prompt"], "sampling_params": greedy})
+    (choice,) = native["choices"]
+    (text,) = choice["tokens"]
+
+    assert [text] * 4 == [said["text"], said["whole"], "".join(said["pieces"]), said["stream_text"]]
+    assert choice["token_ids"] == said["ids"] == said["stream_ids"]
+    assert native["prompt_token_ids"] == said["prefill"]
+    assert (TOKENS, TOKENS) == (said["whole_tokens"], said["stream_tokens"])
+    assert "length" == said["finish_reason"]
+    for name in ("error", "stream_error"):
+        kind, sentence = said[name]
+        assert "ValidationError" == kind
+        assert "temperature" in sentence or "max_new_tokens" in sentence
+    assert said["unauthorized"] == 401 or "key is missing or wrong" in said["unauthorized"]
+
+
+def test_a_chat_of_hugging_faces_client(of_the_door: Said, door: Door) -> None:
+    """A chat of InferenceClient is OpenAI's own route."""
+    said = of_the_door("huggingface_hub_text.py")
+    greedy = {"temperature": 0, "max_tokens": TOKENS}
+    messages = [{"role": "user", "content": said["prompt"]}]
+    chat = ask(door, "/v1/chat/completions", {"messages": messages, **greedy})
+
+    assert chat["choices"][0]["message"]["content"] == said["chat"]
