@@ -18,8 +18,8 @@ _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 JOBS = Counter(
     "worker_jobs",
-    "Jobs that ended, by dialect (native, openai, huggingface), outcome (completed, failed, "
-    "cancelled, lost: with the engine) and, where it failed, error: its type.",
+    "Jobs that ended, by dialect (native, openai, huggingface, ollama), outcome (completed, "
+    "failed, cancelled, lost: with the engine) and, where it failed, error: its type.",
     ["dialect", "outcome", "error"],
 )
 RUNNING = Gauge(

@@ -42,6 +42,8 @@ OTHER_ROUTES = {
     "": ("huggingface", False),
     "/generate": ("huggingface", False),
     "/generate_stream": ("huggingface", True),
+    "/api/chat": ("ollama", True),
+    "/api/generate": ("ollama", True),
 }
 
 RENDERER_KEYS = frozenset(
@@ -90,7 +92,9 @@ class RouteRequest:
 
     @property
     def _kind(self) -> tuple[str, bool]:
-        return OTHER_ROUTES.get(self.path.partition("?")[0].rstrip("/"), ("openai", False))
+        path = self.path.partition("?")[0].rstrip("/")
+        usual = "ollama" if path.startswith("/api/") else "openai"
+        return OTHER_ROUTES.get(path, (usual, False))
 
 
 @dataclass(frozen=True)

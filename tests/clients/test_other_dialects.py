@@ -1,4 +1,4 @@
-"""Unchanged clients of Hugging Face judge the worker's HTTP door."""
+"""Unchanged clients of Hugging Face and of Ollama judge the worker's HTTP door."""
 
 from collections.abc import Callable
 from typing import Any
@@ -38,6 +38,34 @@ def test_hugging_faces_clients(of_the_door: Said, door: Door, program: str) -> N
         assert "ValidationError" == kind
         assert "temperature" in sentence or "max_new_tokens" in sentence
     assert said["unauthorized"] == 401 or "key is missing or wrong" in said["unauthorized"]
+
+
+def test_ollamas_client(of_the_door: Said, door: Door) -> None:
+    """Ollama's client gets a chat and a prompt answered, and reads the errors."""
+    said = of_the_door("ollama_client.py")
+    greedy = {"temperature": 0, "max_tokens": TOKENS}
+    messages = [{"role": "user", "content": said["prompt"]}]
+    chat = ask(door, "/v1/chat/completions", {"messages": messages, **greedy})
+    raw = ask(door, "/v1/completions", {"prompt": said["prompt"], **greedy})
+    text = chat["choices"][0]["message"]["content"]
+
+    assert [text] * 4 == [
+        said["whole"],
+        "".join(said["pieces"]),
+        said["generated"],
+        "".join(said["generated_pieces"]),
+    ]
+    assert raw["choices"][0]["text"] == said["raw"]
+    assert len(said["pieces"]) > 1
+    assert (TOKENS, TOKENS) == (said["whole_tokens"], said["stream_tokens"])
+    assert ("length", "load", True) == (said["done_reason"], said["loaded"], said["took"])
+    assert '"b"' == said["formatted"]
+    assert ["completion"] == said["can"]
+    assert (["tiny", "also-tiny"], 512) == (said["served"], said["length"])
+    for name, code in (("error", 404), ("stream_error", 404)):
+        assert code == said[name][0]
+        assert "The model `nope` does not exist" in said[name][1]
+    assert 401 == said["unauthorized"]
 
 
 def test_a_chat_of_hugging_faces_client(of_the_door: Said, door: Door) -> None:

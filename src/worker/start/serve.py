@@ -19,6 +19,7 @@ from worker.call import Call
 from worker.configuration.settings import Settings
 from worker.dialects.call import Dialect, DialectCall
 from worker.dialects.huggingface import HuggingFace
+from worker.dialects.ollama import Ollama
 from worker.door import Door
 from worker.engine import media, probe, server
 from worker.engine.facts import facts_of, model_defaults, room
@@ -42,8 +43,6 @@ from worker.start.progress import Startup
 
 if TYPE_CHECKING:
     from worker.start.web import Ports
-
-OTHERS: dict[str, Dialect] = {"huggingface": HuggingFace()}
 
 log = logging.getLogger("worker")
 
@@ -150,6 +149,11 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
     for warning in routes.warnings:
         log.warning(warning)
 
+    others: dict[str, Dialect] = {
+        "huggingface": HuggingFace(),
+        "ollama": Ollama(_abilities(settings.args, engine, facts)),
+    }
+
     def own_dialect(request: Request, *, raw: bool = own.raw_openai_output) -> Call:
         if isinstance(request, NativeRequest):
             return NativeCall(request, engine, facts, turns)
@@ -166,13 +170,25 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
         )
 
     def dialect(request: Request) -> Call:
-        if isinstance(request, RouteRequest) and request.dialect in OTHERS:
+        if isinstance(request, RouteRequest) and request.dialect in others:
             within = functools.partial(own_dialect, raw=False)
-            raw, other = own.raw_openai_output, OTHERS[request.dialect]
+            raw, other = own.raw_openai_output, others[request.dialect]
             return DialectCall(request, other, within, own, raw=raw)
         return own_dialect(request)
 
     return dialect
+
+
+def _abilities(args: argparse.Namespace, engine: Engine, facts: Facts) -> list[str]:
+    """Return what the model can do, in Ollama's words."""
+    there = {
+        "completion": engine.generates,
+        "embedding": not engine.generates,
+        "tools": args.enable_auto_tool_choice,
+        "thinking": facts.parses_reasoning,
+        "vision": engine.client.model_config.is_multimodal_model,
+    }
+    return [name for name, can in there.items() if can]
 
 
 def _handler(settings: Settings, dialect: Callable[[Request], Call]) -> Handler:
