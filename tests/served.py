@@ -118,6 +118,16 @@ def start(
         yield served
 
 
+@contextlib.contextmanager
+def joined(served: Served, name: str, environ: Mapping[str, str], home: Path) -> Iterator[Served]:
+    """Start one more worker of the same endpoint, and wait until it takes jobs."""
+    own = served.endpoint.worker_environ(name, home) | dict(environ)
+    with _running(own, home, ("-m", "worker")) as process:
+        neighbour = Served(served.endpoint, process, home / LOG, home)
+        _wait_ready(neighbour)
+        yield neighbour
+
+
 @dataclass(frozen=True)
 class Door:
     """A worker that answers HTTP requests itself."""
