@@ -7,6 +7,7 @@ says: `SAVE_KINDS=1` writes it down, otherwise it is compared.
 import base64
 import contextlib
 import json
+import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,9 @@ from served import DOOR_KEY, JOB_S, Served, serve
 
 pytestmark = pytest.mark.timeout(300)
 NEAR = 1e-4
+NEAR_IN_HALF = 0.1  # logarithms of chances, in bfloat16
+# Kernels for few bits want instructions that not every processor has.
+TOO_OLD = re.compile(r"SIGILL|exit code: None")
 
 
 @dataclass
@@ -91,6 +95,11 @@ def both(kind: Kind) -> Iterator[Both]:
         yield Both(kind, served, f"http://127.0.0.1:{port}")
 
 
+def last_line(death: BaseException) -> str:
+    errors = [line for line in str(death).splitlines() if line.startswith("error: ")]
+    return errors[-1].removeprefix("error: ")
+
+
 def marked(kinds: Any) -> list[Any]:
     slow = (pytest.mark.slow,)
     return [pytest.param(k, marks=() if k.model in BY_DAY else slow, id=k.model) for k in kinds]
@@ -98,12 +107,23 @@ def marked(kinds: Any) -> list[Any]:
 
 @pytest.fixture(scope="module", params=marked(k for k in KINDS if not k.cannot))
 def one(request: pytest.FixtureRequest) -> Iterator[Both]:
-    with both(request.param) as worker:
+    with contextlib.ExitStack() as stack:
+        try:
+            worker = stack.enter_context(both(request.param))
+        except RuntimeError as death:
+            why = last_line(death)
+            if not TOO_OLD.search(why):
+                raise
+            if "SIGILL" in why:  # else it ended before its parent knew of what
+                page.keep(request.param.model, {page.CANNOT: why})
+            pytest.skip(why)
         yield worker
         page.keep(worker.kind.model, worker.seen)
 
 
 def near(true: Any, got: Any) -> bool:
+    if isinstance(true, dict):
+        return got == pytest.approx({token: true.get(token, 0) for token in got}, abs=NEAR_IN_HALF)
     if isinstance(true, list) and true and isinstance(true[0], float):
         return len(true) == len(got) and got == pytest.approx(true, abs=NEAR)
     return bool(true == got)
@@ -113,12 +133,13 @@ def test_it_answers_as_transformers_does(one: Both) -> None:
     """Every route of the kind gives what transformers gives, as a job and over HTTP."""
     wrong = []
     for ask in one.kind.asks:
-        true = ask.says(one.kind.true_folder)
+        true = ask.says and ask.says(one.kind.true_folder)
+        one.seen[ask.route] = "works"
         for door, reply in (("job", one.job(ask)[0]), ("HTTP", one.door(ask).json())):
             got = None if "error" in reply else ask.read(reply)
-            if not near(true, got):
+            if got is None or not (ask.says is None or near(true, got)):
                 wrong.append(f"{ask.route} {door}: {true} {got} {str(reply)[:500]}")
-        one.seen[ask.route] = "works"
+                one.seen[ask.route] = "wrong"
 
     assert not wrong, "\n".join(wrong)
 
@@ -173,18 +194,17 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(one: Both) -> None:
     assert one.served.process.poll() is None
 
 
-def last_line(kind: Kind) -> str:
+def failure(kind: Kind) -> str:
     with pytest.raises(RuntimeError) as death, both(kind):
         pass
-    errors = [line for line in str(death.value).splitlines() if line.startswith("error: ")]
-    return errors[-1].removeprefix("error: ")
+    return last_line(death.value)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [pytest.param(k, id=k.model) for k in KINDS if k.cannot])
 def test_what_the_cpu_build_cannot_serve_says_why(kind: Kind) -> None:
     """A kind that vLLM's CPU build does not run ends the start, with vLLM's own reason."""
-    why = last_line(kind)
+    why = failure(kind)
     page.keep(kind.model, {page.CANNOT: why})
 
     assert kind.cannot in why
@@ -195,7 +215,7 @@ def test_what_the_cpu_build_cannot_serve_says_why(kind: Kind) -> None:
 def test_a_start_that_fails_says_what_helps(start: Start) -> None:
     """A variable that the kind needs, or cannot have, is named by the last line."""
     (kind,) = (one for one in KINDS if one.model == start.model)
-    why = last_line(replace(kind, environ=start.environ))
+    why = failure(replace(kind, environ=start.environ))
     page.keep(start.key, {start.mistake: why})
 
     assert start.sentence in why

@@ -32,7 +32,8 @@ TEXT = {
 PARTS_TEMPLATE = (
     "{% for message in messages %}<|{{ message.role }}|>"
     "{% if message.content is string %}{{ message.content }}{% else %}"
-    "{% for part in message.content %}{% if part.type == 'image' %}<image>{% else %}"
+    "{% for part in message.content %}{% if part.type == 'image' %}<image>"
+    "{% elif part.type == 'audio' %}<|audio_bos|><|AUDIO|><|audio_eos|>{% else %}"
     "{{ part.text }}{% endif %}{% endfor %}{% endif %}<|end|>{% endfor %}"
     "{% if add_generation_prompt %}<|assistant|>{% endif %}"
 )
@@ -76,6 +77,7 @@ def text(architecture: str, config: str, **more: Any) -> Callable[[Path], None]:
     return partial(random, architecture=architecture, config=config, sizes=TEXT | more)
 
 
+CALM = {"initializer_range": 0.05}  # for fewer bits, whose errors would grow
 MLA = {
     "num_key_value_heads": 4,
     "q_lora_rank": 48,
@@ -92,6 +94,14 @@ MLA = {
     "moe_intermediate_size": 64,
 }
 EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+LINEAR_ATTENTION = {
+    "shared_expert_intermediate_size": 64,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+}
 BERT = {
     "vocab_size": 4096,
     "hidden_size": 128,
@@ -211,6 +221,34 @@ def hears(folder: Path) -> None:
     model.save_pretrained(folder)
 
 
+def listens(folder: Path) -> None:
+    """Make a Qwen2-Audio, which takes recordings in a conversation."""
+    import torch
+    from transformers import Qwen2AudioConfig, WhisperFeatureExtractor
+    from transformers import Qwen2AudioForConditionalGeneration as Qwen2Audio
+
+    special = [*models.SPECIAL_TOKENS, "<|audio_bos|>", "<|AUDIO|>", "<|audio_eos|>"]
+    models.tokenizer(folder, PARTS_TEMPLATE, special)
+    heard = {
+        "num_mel_bins": 80,
+        "d_model": 64,
+        "encoder_layers": 2,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 128,
+        "initializer_range": 0.2,
+    }
+    torch.manual_seed(0)
+    config = Qwen2AudioConfig(
+        audio_config=heard,
+        text_config=TEXT | {"model_type": "qwen2"},
+        audio_token_index=special.index("<|AUDIO|>"),
+    )
+    Qwen2Audio(config).float().save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=80, processor_class="Qwen2AudioProcessor").save_pretrained(
+        folder
+    )
+
+
 # Its own code
 
 OWN_CONFIGURATION = """\
@@ -297,12 +335,13 @@ def sentencepiece(folder: Path) -> None:
 
 
 def ranks() -> list[bytes]:
-    """Return the tokens of a byte-level BPE as bytes, in the order in which they were merged."""
+    """Return the tokens of a byte-level BPE as bytes: each byte, and then what was merged."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     byte_of = {char: byte for byte, char in bytes_to_unicode().items()}
     vocab = json.loads(models.trained(2000, []).to_str())["model"]["vocab"]
-    return [bytes(map(byte_of.__getitem__, word)) for word in sorted(vocab, key=vocab.__getitem__)]
+    words = (bytes(map(byte_of.__getitem__, word)) for word in sorted(vocab, key=vocab.__getitem__))
+    return [*(bytes([byte]) for byte in range(256)), *(word for word in words if len(word) > 1)]
 
 
 PATTERN = r"\s?\p{L}+|\s?\p{N}|\s?[^\s\p{L}\p{N}]+|\s+"
@@ -312,8 +351,10 @@ def tiktoken(folder: Path) -> None:
     """Make a Llama whose tokenizer is tiktoken's file of ranks."""
     import base64
 
-    random(folder, "LlamaForCausalLM", "LlamaConfig", TEXT)
-    lines = (f"{base64.b64encode(word).decode()} {rank}\n" for rank, word in enumerate(ranks()))
+    words = ranks()
+    size = {"vocab_size": len(words) + len(models.SPECIAL_TOKENS)}
+    random(folder, "LlamaForCausalLM", "LlamaConfig", TEXT | size)
+    lines = (f"{base64.b64encode(word).decode()} {rank}\n" for rank, word in enumerate(words))
     (folder / "tiktoken.model").write_text("".join(lines))
     (folder / "tokenizer.json").unlink()
     given = {
@@ -330,12 +371,14 @@ def tekken(folder: Path) -> None:
     """Make a Mistral whose tokenizer is Mistral's tekken.json."""
     import base64
 
-    random(folder, "MistralForCausalLM", "MistralConfig", TEXT | {"eos_token_id": 2})
+    words = ranks()
+    sizes = TEXT | {"vocab_size": len(words) + 100, "eos_token_id": 2}
+    random(folder, "MistralForCausalLM", "MistralConfig", sizes)
     for file in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
         (folder / file).unlink()
     vocab = [
         {"rank": rank, "token_bytes": base64.b64encode(word).decode(), "token_str": None}
-        for rank, word in enumerate(ranks())
+        for rank, word in enumerate(words)
     ]
     config = {
         "pattern": PATTERN,
@@ -391,7 +434,7 @@ def quantised(folder: Path, method: str) -> None:
     torch.manual_seed(0)
     group, most = (0, 127) if method.startswith("int8") else (GROUP, 7)
     dtype = torch.bfloat16  # which the kernels of fewer bits want on a CPU
-    model = LlamaForCausalLM(LlamaConfig(**TEXT)).to(dtype)
+    model = LlamaForCausalLM(LlamaConfig(**TEXT | CALM)).to(dtype)
     weights = {}
     for name, weight in model.state_dict().items():
         if not any(f".{part}." in name for part in LINEAR):
@@ -537,7 +580,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
         random,
         architecture="DeepseekV3ForCausalLM",
         config="DeepseekV3Config",
-        sizes=TEXT | MLA,
+        sizes=TEXT | MLA | CALM,
         dtype="bfloat16",
     ),
     "kind-moe": text("Qwen3MoeForCausalLM", "Qwen3MoeConfig", **EXPERTS),
@@ -546,6 +589,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
         "Lfm2Config",
         layer_types=["conv", "full_attention"],
         block_ff_dim=256,
+        block_dim=128,
         conv_dim=128,
     ),
     "kind-hybrid-mamba": text(
@@ -559,16 +603,12 @@ MAKERS: dict[str, Callable[[Path], None]] = {
         mamba_d_head=32,
         mamba_d_state=32,
     ),
-    "kind-hybrid-linear": text(
-        "Qwen3NextForCausalLM",
-        "Qwen3NextConfig",
-        **EXPERTS,
-        shared_expert_intermediate_size=64,
-        layer_types=["linear_attention", "full_attention"],
-        linear_num_value_heads=4,
-        linear_num_key_heads=2,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
+    "kind-hybrid-linear": partial(
+        random,
+        architecture="Qwen3NextForCausalLM",
+        config="Qwen3NextConfig",
+        sizes=TEXT | EXPERTS | LINEAR_ATTENTION | CALM,
+        dtype="bfloat16",
     ),
     "kind-decoder-embedding": text("Qwen3ForCausalLM", "Qwen3Config"),
     "kind-cross-encoder": partial(
@@ -583,12 +623,19 @@ MAKERS: dict[str, Callable[[Path], None]] = {
         config="BertConfig",
         sizes=BERT | {"id2label": {0: "bad", 1: "fair", 2: "good"}},
     ),
+    "kind-token-classifier": partial(
+        random,
+        architecture="BertForTokenClassification",
+        config="BertConfig",
+        sizes=BERT | {"num_labels": 3},
+    ),
     "kind-reward": text("Qwen2ForSequenceClassification", "Qwen2Config", num_labels=1),
     "kind-transformers-only": text("Olmo2ForCausalLM", "Olmo2Config"),
     "kind-own-code": own_code,
     "kind-sees": sees,
     "kind-needs-torchvision": needs_torchvision,
     "kind-hears": hears,
+    "kind-listens": listens,
     "kind-sentencepiece": sentencepiece,
     "kind-tiktoken": tiktoken,
     "kind-tekken": tekken,

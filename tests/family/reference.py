@@ -27,10 +27,11 @@ def token_ids(folder: Path, text: str) -> list[int]:
 
 
 def conversation_ids(folder: Path, messages: list[Any]) -> list[int]:
-    rendered = _tokenizer(folder).apply_chat_template(
-        messages, tokenize=False, add_generation_prompt=True
+    return list(
+        _tokenizer(folder).apply_chat_template(
+            messages, add_generation_prompt=True, return_dict=False
+        )
     )
-    return list(_tokenizer(folder)(rendered, add_special_tokens=False)["input_ids"])
 
 
 def continued(
@@ -48,7 +49,23 @@ def continued(
 
 
 def written(folder: Path, tokens: list[int]) -> str:
-    return str(_tokenizer(folder).decode(tokens, skip_special_tokens=True))
+    """Return the text of an answer's tokens, with the space that it may begin with."""
+    before = token_ids(folder, "a")
+    begun, whole = (
+        str(_tokenizer(folder).decode(ids, skip_special_tokens=True))
+        for ids in (before, [*before, *tokens])
+    )
+    return whole.removeprefix(begun)
+
+
+def likeliest(folder: Path, prompt: list[int]) -> dict[int, float]:
+    """Return the logarithms of the chances of the likeliest next tokens."""
+    import torch
+
+    with torch.no_grad():
+        after = _loaded(folder, "AutoModelForCausalLM")(torch.tensor([prompt])).logits[0, -1]
+    best = after.float().log_softmax(-1).topk(12)
+    return dict(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
 def seen(folder: Path, text: str, images: list[Any], tokens: int, **given: Any) -> list[int]:
@@ -65,12 +82,10 @@ def seen(folder: Path, text: str, images: list[Any], tokens: int, **given: Any) 
 
 def heard(folder: Path, sound: bytes, language: str, task: str, tokens: int) -> str:
     """Return what a Whisper writes of a WAV of 16 kHz."""
-    import numpy as np
     import torch
     from transformers.generation import GenerationMixin
 
-    with wave.open(io.BytesIO(sound)) as file:
-        samples = np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16) / 32768
+    samples = _samples(sound)
     processor = transformers.AutoProcessor.from_pretrained(folder)
     features = processor(samples, sampling_rate=16_000, return_tensors="pt").input_features
     words = ["<|startoftranscript|>", f"<|{language}|>", f"<|{task}|>", "<|notimestamps|>"]
@@ -87,6 +102,22 @@ def heard(folder: Path, sound: bytes, language: str, task: str, tokens: int) -> 
     return str(processor.decode(made[0][len(words) :], skip_special_tokens=True))
 
 
+def _samples(sound: bytes) -> Any:
+    import numpy as np
+
+    with wave.open(io.BytesIO(sound)) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), dtype=np.int16) / 32768
+
+
+def listened(folder: Path, text: str, sound: bytes, tokens: int) -> list[int]:
+    """Return the greedy tokens that follow a prompt with a recording in its place."""
+    processor = transformers.AutoProcessor.from_pretrained(folder)
+    given = processor(text=text, audio=_samples(sound), sampling_rate=16_000, return_tensors="pt")
+    model = _loaded(folder, "Qwen2AudioForConditionalGeneration")
+    made = model.generate(**given, max_new_tokens=tokens, do_sample=False)
+    return list(map(int, made[0][given["input_ids"].shape[1] :]))
+
+
 def embedded(folder: Path, text: str) -> list[float]:
     """Return the last token's state, of length 1."""
     import torch
@@ -96,10 +127,10 @@ def embedded(folder: Path, text: str) -> list[float]:
     return list(torch.nn.functional.normalize(states[0, -1], dim=-1).tolist())
 
 
-def logits(folder: Path, *texts: str) -> Any:
-    """Return what a classifier says of a text, or of a pair of texts; a tensor of its classes."""
+def logits(folder: Path, *texts: str, kind: str = "AutoModelForSequenceClassification") -> Any:
+    """Return what a classifier says of a text, a pair, or each token; a tensor of its classes."""
     import torch
 
     given = _tokenizer(folder)(*texts, return_tensors="pt")
     with torch.no_grad():
-        return _loaded(folder, "AutoModelForSequenceClassification")(**given).logits[0]
+        return _loaded(folder, kind)(**given).logits[0]

@@ -8,7 +8,7 @@ import math
 import struct
 import wave
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,13 @@ class Ask:
     """One request: what is sent to `route`, and how its answer is compared.
 
     `says` returns transformers' answer, given the model's folder, and `read` takes the same out of
-    a reply. `files` are sent as a form at the door, and in base64 in a job. An ask that `streams`
-    is asked once more as a stream.
+    a reply; without `says` any answer will do. `files` are sent as a form at the door, and in
+    base64 in a job. An ask that `streams` is asked once more as a stream.
     """
 
     route: str
     body: Mapping[str, Any]
-    says: Callable[[Path], Any]
+    says: Callable[[Path], Any] | None
     read: Callable[[Any], Any]
     files: Mapping[str, bytes] = field(default_factory=dict)
     streams: bool = False
@@ -209,10 +209,14 @@ def sent(*parts: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(parts)}]}
 
 
-SPEECH = {
-    "type": "input_audio",
-    "input_audio": {"data": base64.b64encode(sound(0.1)).decode(), "format": "wav"},
-}
+AUDIO = base64.b64encode(sound()).decode()
+
+
+def recording(file: bytes = b"") -> dict[str, Any]:
+    data = base64.b64encode(file or sound()).decode()
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
 RECORDING = {"file": sound(0.1)}
 # What each route of the page is asked of a kind that does not have it.
 ROUTES = (
@@ -225,12 +229,13 @@ ROUTES = (
     Refusal("documents", "/v1/rerank", {"query": "x", "documents": ["y"]}, RANKS),
     Refusal("texts", "/v1/score", {"text_1": "x", "text_2": "y"}, RANKS),
     Refusal("a text", "/classify", {"input": "x"}, "It takes a classifier"),
+    Refusal("a text", "/pooling", {"input": "x"}, "a model that embeds, ranks or classifies"),
     Refusal("a recording", "/v1/audio/transcriptions", {}, HEARS_NOT, RECORDING),
     Refusal("a recording", "/v1/audio/translations", {}, HEARS_NOT, RECORDING),
 )
 TEXT_MISTAKES = (
     Refusal("an image", CHAT, sent(words("What?"), part("red")), "is not a multimodal model"),
-    Refusal("a recording", CHAT, sent(words("What?"), SPEECH), "is not a multimodal model"),
+    Refusal("a recording", CHAT, sent(words("What?"), recording()), "is not a multimodal model"),
     Refusal("too long a prompt", NATIVE, {"prompt": LONG}, "512"),
     Refusal("too long an answer", "/v1/completions", {"prompt": "x", "max_tokens": 600}, "512"),
     Refusal("a parameter's wrong value", CHAT, {"messages": HELLO, "top_p": 7}, "top_p"),
@@ -242,6 +247,10 @@ TEXT_MISTAKES = (
 
 def text(title: str, model: str, **more: Any) -> Kind:
     return Kind(title, model, TEXT, TEXT_MISTAKES, **more)
+
+
+def half(title: str, model: str, **more: Any) -> Kind:
+    return Kind(title, model, HALF_TEXT, TEXT_MISTAKES, HALF, **more)
 
 
 PAIR = ("Which line?", "The following list of statements")
@@ -283,6 +292,10 @@ def ranks(says: Callable[[Path], Any]) -> tuple[Ask, ...]:
     return (Ask("/v1/rerank", RANK, says, ranked), Ask("/v1/score", SCORE, says, scored))
 
 
+def pools(says: Callable[[Path], Any]) -> Ask:
+    return Ask("/pooling", {"input": PROMPT}, says, pooled)
+
+
 def vector(folder: Path) -> list[float]:
     return reference.embedded(folder, PROMPT)
 
@@ -293,6 +306,17 @@ def chances(folder: Path) -> list[float]:
 
 def chance(folder: Path) -> list[float]:
     return list(reference.logits(folder, PROMPT).sigmoid().tolist())
+
+
+def tags(folder: Path) -> list[float]:
+    kind = "AutoModelForTokenClassification"
+    return list(reference.logits(folder, PROMPT, kind=kind).softmax(-1).flatten().tolist())
+
+
+def pooled(reply: Any) -> list[float]:
+    """Return the numbers of a text, or of all its tokens."""
+    rows = reply["data"][0]["data"]
+    return [x for row in rows for x in row] if isinstance(rows[0], list) else list(rows)
 
 
 def reward(folder: Path) -> list[float]:
@@ -369,7 +393,7 @@ SEES_MISTAKES = (
     Refusal("base64 without what it is", CHAT, image(png("red")), "URL"),
     Refusal("a file that is no image", CHAT, image("data:image/png;base64,AAAA"), "image"),
     Refusal("an address of a private network", CHAT, image("http://127.0.0.1:9/a.png"), "data URL"),
-    Refusal("a recording", CHAT, sent(words("What?"), SPEECH), "audio"),
+    Refusal("a recording", CHAT, sent(words("What?"), recording()), "audio"),
 )
 HEARD = {"language": "en", "temperature": 0}
 
@@ -401,7 +425,7 @@ HEARS_MISTAKES = (
         "an unknown form of the answer",
         TRANSCRIBE,
         HEARD | {"response_format": "mp3"},
-        "response_format",
+        "Input should be 'json'",
         WAV,
     ),
 )
@@ -411,15 +435,59 @@ def too_long(route: str, **body: Any) -> Refusal:
     return Refusal("too long a text", route, body, "512")
 
 
+LISTEN = sent(words("What is said in "), recording(), words("?"))
+LISTEN_TEXT = "<|user|>What is said in <|audio_bos|><|AUDIO|><|audio_eos|>?<|end|><|assistant|>"
+
+
+def after_recording(folder: Path) -> list[int]:
+    return reference.listened(folder, LISTEN_TEXT, sound(), TOKENS)
+
+
+LISTENS = (
+    Ask(NATIVE, LISTEN | {"sampling_params": WITH_IDS}, after_recording, first_tokens),
+    Ask(CHAT, LISTEN | WITH_IDS, after_recording, first_tokens, streams=True),
+    Ask(
+        CHAT,
+        sent(
+            words("What is said in "),
+            {"type": "audio_url", "audio_url": {"url": f"data:audio/wav;base64,{AUDIO}"}},
+            words("?"),
+        )
+        | WITH_IDS,
+        after_recording,
+        first_tokens,
+    ),
+)
+LISTENS_MISTAKES = (
+    Refusal("an image", CHAT, sent(words("What?"), part("red")), "image"),
+    Refusal("a file that is no recording", CHAT, sent(recording(b"no" * 99)), "Invalid"),
+)
+
+
+def best_of_prompt(folder: Path) -> dict[int, float]:
+    return reference.likeliest(folder, reference.token_ids(folder, PROMPT))
+
+
+def first_chances(reply: Any) -> dict[int, float]:
+    (first,) = reply["choices"][0]["logprobs"]
+    return {one["token_id"]: one["logprob"] for one in first["top"]}
+
+
+# In bfloat16 greedy texts part soon: what is likeliest next is compared.
+ONE_TOKEN = {"max_tokens": 1, "temperature": 0, "logprobs": 4}
+HALF_TEXT = (
+    Ask(NATIVE, {"prompt": PROMPT, "sampling_params": ONE_TOKEN}, best_of_prompt, first_chances),
+    *(replace(ask, says=None) for ask in TEXT),
+)
 HALF = {"DTYPE": "bfloat16"}  # what these kernels want on a CPU
 
 KINDS = (
     text("Dense, sliding window (Mistral)", "kind-sliding-window"),
-    text("Latent attention, MLA (DeepSeek V3)", "kind-mla", environ=HALF),
+    half("Latent attention, MLA (DeepSeek V3)", "kind-mla"),
     text("Mixture of experts (Qwen3 MoE)", "kind-moe"),
     text("Hybrid of convolutions and attention (LFM2)", "kind-hybrid"),
     text("Hybrid of Mamba and attention (Granite 4)", "kind-hybrid-mamba"),
-    text("Hybrid of linear and full attention (Qwen3-Next)", "kind-hybrid-linear"),
+    half("Hybrid of linear and full attention (Qwen3-Next)", "kind-hybrid-linear"),
     text("Known to transformers alone (OLMo 2)", "kind-transformers-only"),
     text("Its own code in the repository", "kind-own-code", environ={"TRUST_REMOTE_CODE": "true"}),
     Kind(
@@ -434,9 +502,20 @@ KINDS = (
     ),
     Kind("Speech (Whisper)", "kind-hears", HEARS, HEARS_MISTAKES, {"MAX_MODEL_LEN": "448"}),
     Kind(
+        "Speech in a conversation (Qwen2-Audio)",
+        "kind-listens",
+        LISTENS,
+        LISTENS_MISTAKES,
+        {"MAX_MODEL_LEN": "1024"},
+    ),
+    Kind(
         "Embeddings of a decoder (Qwen3 Embedding)",
         "kind-decoder-embedding",
-        (Ask("/v1/embeddings", {"input": PROMPT}, vector, embedding), *ranks(cosines)),
+        (
+            Ask("/v1/embeddings", {"input": PROMPT}, vector, embedding),
+            pools(vector),
+            *ranks(cosines),
+        ),
         (too_long("/v1/embeddings", input=LONG),),
         {"RUNNER": "pooling", "CONVERT": "embed"},
     ),
@@ -446,20 +525,28 @@ KINDS = (
         (
             *ranks(sigmoid_of_pairs),
             Ask("/classify", {"input": PROMPT}, chance, classes),
+            pools(chance),
         ),
         (too_long("/v1/rerank", query="x", documents=[LONG]),),
     ),
     Kind(
         "Classifier (BERT)",
         "kind-classifier",
-        (Ask("/classify", {"input": PROMPT}, chances, classes),),
+        (Ask("/classify", {"input": PROMPT}, chances, classes), pools(chances)),
         (too_long("/classify", input=LONG),),
+    ),
+    Kind(
+        "Classifier of tokens (BERT)",
+        "kind-token-classifier",
+        (pools(tags),),
+        (too_long("/pooling", input=LONG),),
     ),
     Kind(
         "Reward model, one score (Qwen2)",
         "kind-reward",
         (
             Ask("/classify", {"input": PROMPT, "use_activation": False}, reward, classes),
+            pools(chance),
             *ranks(sigmoid_of_pairs),
         ),
         (too_long("/classify", input=LONG),),
@@ -469,9 +556,9 @@ KINDS = (
     text("Tokenizer: tekken", "kind-tekken", environ={"TOKENIZER_MODE": "mistral"}),
     text("Format: safetensors in shards", "kind-sharded"),
     text("Format: PyTorch's .bin", "kind-pickled"),
-    text("Format: GPTQ, 4 bits", "kind-gptq", truth="kind-four-bits-plain", environ=HALF),
-    text("Format: AWQ, 4 bits", "kind-awq", truth="kind-four-bits-plain", environ=HALF),
-    text("Format: compressed-tensors, int8", "kind-int8", truth="kind-int8-plain", environ=HALF),
+    half("Format: GPTQ, 4 bits", "kind-gptq", truth="kind-four-bits-plain"),
+    half("Format: AWQ, 4 bits", "kind-awq", truth="kind-four-bits-plain"),
+    half("Format: compressed-tensors, int8", "kind-int8", truth="kind-int8-plain"),
     text(
         "Format: GGUF (vllm-gguf-plugin)",
         "kind-gguf",
