@@ -31,6 +31,8 @@ class Repository:
     """After how many bytes the first transfer of a file breaks off."""
     slow_s: float = 0.0
     """How long each piece of a megabyte takes."""
+    parameters: Mapping[str, int] | None = None
+    """How many parameters of each type the hub has counted in its safetensors."""
 
     @cached_property
     def sha(self) -> str:
@@ -188,4 +190,9 @@ def _info(name: str, repository: Repository) -> dict[str, object]:
         "siblings": [
             {"rfilename": path, "size": len(data)} for path, data in repository.files.items()
         ],
+        **({"safetensors": _counted(repository.parameters)} if repository.parameters else {}),
     }
+
+
+def _counted(parameters: Mapping[str, int]) -> dict[str, object]:
+    return {"parameters": parameters, "total": sum(parameters.values())}

@@ -18,6 +18,7 @@ ROWS: dict[str, Sequence[Row]] = {
         "vllm._custom_ops:cutlass_scaled_mm_supports_block_fp8(_)",
         "vllm._custom_ops:cutlass_scaled_mm_supports_fp4(_)",
     ],
+    "engine/probe": [r"vllm ~ class NonNvmlCudaPlatform\("],
     "engine/planner": [
         "vllm.model_executor.models.registry:_run_in_subprocess(_)",
         *(f"{STATE}:{one}" for one in ("_WORLD", "_TP", "_ETP", "_PP", "_DP", "_EP", "_EPLB")),

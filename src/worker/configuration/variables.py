@@ -199,6 +199,10 @@ class Own(Limits):
         "json: write the log as one JSON object a line, the worker's lines and vLLM's alike.",
         choices=("text", "json"),
     )
+    doctor: bool = variable(
+        True,
+        "End a start that is certain to fail before its weights are fetched. 0: leave it to vLLM.",
+    )
     startup_timeout_s: int = variable(
         1800,
         "How long the start may stand still, in seconds, before the worker gives up: without a new "

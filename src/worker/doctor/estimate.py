@@ -67,6 +67,18 @@ class Sum:
         return min(found.at_once, most) if isinstance(found, Capacity) else 0.0
 
 
+def gib(size: float) -> str:
+    return f"{max(size, 0) / GIB:.1f} GiB"
+
+
+def too_large(weights: int, allowed: int) -> str:
+    """Say that the weights' bytes are more than vLLM may use of a GPU."""
+    return (
+        f"The weights alone take {gib(weights)} on each GPU, more than the {gib(allowed)} that "
+        "vLLM may use of it."
+    )
+
+
 def add_up(plan: Plan, card: Card, runtime: Range | None = None) -> Sum:
     """Return the sum for a card; `runtime` where it is known better than by the table."""
     known = runtime is not None

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worker.doctor.cards import GIB
-from worker.doctor.estimate import SOURCE, Sum
+from worker.doctor.estimate import SOURCE, Sum, gib, too_large
 from worker.doctor.examine import Report
 from worker.engine.planner import Capacity
 
@@ -80,9 +80,7 @@ def _one(report: Report, one: Sum, console: Console) -> None:
     verdict.append(f"{cards}, {one.plan.max_model_len:,} tokens of context.")
     console.print(verdict)
     if one.weights > one.allowed:
-        console.print(
-            f"The weights alone take more than the {_gib(one.allowed)} that vLLM may use."
-        )
+        console.print(too_large(one.weights, one.allowed), highlight=False)
     elif isinstance(one.best, str):
         longest = one.plan.longest(max(one.cache.most, 0))
         console.print(
@@ -96,10 +94,10 @@ def _one(report: Report, one: Sum, console: Console) -> None:
         )
     console.print()
     parts = (
-        ("weights", one.weights, "blue", _gib(one.weights)),
+        ("weights", one.weights, "blue", gib(one.weights)),
         ("activations, graphs", one.runtime.most, "magenta", _gibs(*vars(one.runtime).values())),
         ("KV cache", max(one.cache.least, 0), "green", _gibs(*vars(one.cache).values())),
-        ("left free", one.free, "bright_black", _gib(one.free)),
+        ("left free", one.free, "bright_black", gib(one.free)),
     )
     total = max(sum(part[1] for part in parts), one.card.memory)
     bar = Text("  ")
@@ -109,7 +107,7 @@ def _one(report: Report, one: Sum, console: Console) -> None:
     each = " on each GPU" if report.count > 1 else ""
     for (name, _, colour, shown), sign in zip(parts, "█▓▒░", strict=True):
         console.print(Text.assemble("  ", (sign, colour), f" {name:<20} {shown}"))
-    console.print(f"    {'of':<20} {_gib(one.card.memory)}{each}", highlight=False)
+    console.print(f"    {'of':<20} {gib(one.card.memory)}{each}", highlight=False)
     if isinstance(one.worst, Capacity):
         best = one.best.tokens if isinstance(one.best, Capacity) else one.worst.tokens
         tokens = f"{one.worst.tokens:,} to {best:,} tokens ({one.plan.token_bytes:,} bytes a token)"
@@ -126,7 +124,7 @@ def _one(report: Report, one: Sum, console: Console) -> None:
             console.print(
                 f"  {found.change}: {found.sum.answer}, "
                 f"{_times(found.sum.at_once(length))} at once of {length:,} tokens, "
-                f"{_gib(found.sum.weights)} of weights",
+                f"{gib(found.sum.weights)} of weights",
                 highlight=False,
                 markup=False,
             )
@@ -153,11 +151,11 @@ def _every(report: Report, console: Console) -> None:
         answer = Text(one.answer, COLOURS[one.answer])
         cache = _gibs(one.cache.least, one.cache.most) if one.cache.most > 0 else "none"
         times = [_times(one.at_once(length)) for length in lengths]
-        table.add_row(one.card.name, _gib(one.card.memory), answer, cache, *times)
+        table.add_row(one.card.name, gib(one.card.memory), answer, cache, *times)
     console.print(table)
     for name, why in (report.refusals or {}).items():
         console.print(f"{name}: {why}", markup=False)
-    weights = sorted({_gib(one.weights) for one in report.sums})
+    weights = sorted({gib(one.weights) for one in report.sums})
     console.print(f"Weights: {' or '.join(weights)}.", highlight=False)
     _files(report, console)
     console.print("GPU=L40S (or another) tells more of one card, and what to try.", style="dim")
@@ -189,12 +187,8 @@ def _times(count: float) -> str:
     return f"{int(count):,}" if count >= 10 or count < 1 else f"{int(count * 10) / 10:.1f}"
 
 
-def _gib(size: int) -> str:
-    return f"{max(size, 0) / GIB:.1f} GiB"
-
-
 def _gibs(least: int, most: int) -> str:
-    return f"{max(least, 0) / GIB:.1f} to {_gib(most)}"
+    return f"{max(least, 0) / GIB:.1f} to {gib(most)}"
 
 
 def _gb(size: int) -> str:

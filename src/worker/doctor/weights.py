@@ -5,28 +5,37 @@ then the header of each safetensors file, which says the type and the bytes of e
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from worker.model import files
-from worker.model.download import translated
+from worker.model.download import listing, translated
 
 
 @dataclass(frozen=True)
 class Weights:
     """Sizes in bytes: of all files, of the largest, and of the tensors by type (`BF16`).
 
-    Without `by_dtype` no file has a header that says so (GGUF, pickles).
+    A tensor counts once, whatever files hold it, and not where it is in a folder below, of which
+    vLLM loads none as the model. Without `by_dtype` nothing says so (GGUF, pickles).
     """
 
     count: int
     stored: int
     largest: int
     by_dtype: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def least(self) -> int:
+        """What of them surely is in memory: vLLM makes 16-bit floats of longer ones."""
+        halves = {"F32": 2, "F64": 4}
+        tensors = sum(size // halves.get(dtype, 1) for dtype, size in self.by_dtype.items())
+        return min(tensors, self.stored)  # the hub counts packed tensors unpacked
 
 
 def read(
@@ -36,9 +45,11 @@ def read(
     *,
     load_format: str = "auto",
     token: str | Literal[False] | None = None,
+    heads: bool = True,
 ) -> Weights | None:
     """Return the weights of a folder, or of a repository of the hub whose rest is in `snapshot`.
 
+    Without `heads` the hub's own sum by type stands for those of its files, which costs nothing.
     None where this worker cannot read the files of, such as another store's.
     Raises StartError with a sentence, as a download does.
     """
@@ -60,7 +71,7 @@ def read(
     repository = gguf["repository"] if gguf else name
     with translated(repository, revision, Path(constants.HF_HUB_CACHE)):
         api = HfApi(token=token)
-        info = api.repo_info(repository, revision=revision, files_metadata=True)
+        info = listing(repository, revision, token)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
 
         def header(file: str) -> Mapping[str, tuple[str, int]]:
@@ -70,7 +81,16 @@ def read(
                 for tensor, one in found.tensors.items()
             }
 
-        return _read(sizes, patterns, Path(snapshot), header)
+        found = _read(sizes, patterns, Path(snapshot), header if heads else lambda _: {})
+        if heads or not info.safetensors:
+            return found
+        return replace(
+            found,
+            by_dtype={
+                name: count * _bits(name) // 8
+                for name, count in info.safetensors.parameters.items()
+            },
+        )
 
 
 def _read(
@@ -84,14 +104,22 @@ def _read(
         if (folder / index).exists():
             chosen = files.only_indexed(chosen, index, folder / index)
     weights = [file for file in chosen if files.is_weight(file)]
-    tensors = [file for file in weights if file.endswith(".safetensors")]
-    by_dtype: Counter[str] = Counter()
+    heads = [file for file in weights if file.endswith(".safetensors") and "/" not in file]
+    tensors: dict[str, tuple[str, int]] = {}
     with ThreadPoolExecutor(8) as pool:
-        for one in pool.map(header, tensors):
-            for dtype, size in one.values():
-                by_dtype[dtype] += size
+        for header_of in pool.map(header, heads):
+            tensors |= header_of
+    by_dtype: Counter[str] = Counter()
+    for dtype, size in tensors.values():
+        by_dtype[dtype] += size
     stored = [sizes[file] for file in weights]
     return Weights(len(weights), sum(stored), max(stored, default=0), dict(by_dtype))
+
+
+def _bits(dtype: str) -> int:
+    """Return how long a type is, which its name says: `BF16`, `F8_E4M3`."""
+    found = re.search(r"\d+", dtype)
+    return int(found[0]) if found else 8
 
 
 def _header(path: Path) -> Mapping[str, tuple[str, int]]:

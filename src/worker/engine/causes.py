@@ -115,7 +115,9 @@ def sentence(error: BaseException, died: Path | None = None) -> str:
     for pattern, helps in HINTS:
         if re.search(pattern, said):
             # Instead of vLLM's own advice, which is for its command line.
-            cause = re.split(r"\. (?:Try|See|Please|Decrease|Reduce|On the CPU|You can)\b", said)[0]
+            cause = re.split(
+                r"\. (?:Try|See|Please|If this|Decrease|Reduce|On the CPU|You can)\b", said
+            )[0]
             return f"{cause}. {helps}"
     return f"{said}."
 

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from vllm import SamplingParams
+from vllm.config import ParallelConfig
 from vllm.config.quantization import ONLINE_QUANT_SHORTHAND_NAMES
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.platforms import current_platform, vllm_version_matches_substr
+from vllm.platforms.interface import in_wsl
 from vllm.sampling_params import RequestOutputKind
 
 from worker.engine.admission import Rules
@@ -145,6 +147,41 @@ def idle_gpus(args: argparse.Namespace, count: int) -> str:
 
 def gpus() -> int:
     return int(current_platform.device_count()) if current_platform.is_cuda_alike() else 0
+
+
+def gpu_memory() -> int:
+    """Return the bytes of the largest GPU here; 0 where nothing says them for certain.
+
+    They are asked of NVML: torch would begin to use the GPU for it. Below Windows a GPU may borrow
+    the host's memory.
+    """
+    if not current_platform.is_cuda() or in_wsl():
+        return 0
+    if type(current_platform).__name__ == "NonNvmlCudaPlatform":
+        return 0
+    try:
+        return max(map(current_platform.get_device_total_memory, range(gpus())), default=0)
+    except Exception:  # NVML's: the GPU has no memory of its own to tell of
+        return 0
+
+
+def refuse_parallelism(args: argparse.Namespace, heads: int) -> None:
+    """Refuse more GPUs than are here, and attention heads that they cannot share.
+
+    As vLLM does when it has the model's files. `heads` is 0 where nobody knows.
+    Raises StartError.
+    """
+    tensor, stages = args.tensor_parallel_size, args.pipeline_parallel_size
+    try:
+        if args.nnodes == 1 and args.distributed_executor_backend is None:
+            ParallelConfig(tensor_parallel_size=tensor, pipeline_parallel_size=stages)
+        if heads % tensor:
+            raise ValueError(
+                f"Total number of attention heads ({heads}) must be divisible by tensor parallel "
+                f"size ({tensor})."
+            )
+    except ValueError as error:
+        raise StartError(sentence(error)) from error
 
 
 def refuse_idle_quantization(scheme: str | None, model_config: Any) -> None:

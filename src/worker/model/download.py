@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,6 +46,7 @@ def download(
     code_revision: str | None = None,
     weights: bool = True,
     token: str | Literal[False] | None = None,
+    before: Callable[[Path], None] | None = None,
     say: Say = print,
 ) -> Path:
     """Fetch what is needed of a repository into a hub cache, and return its snapshot.
@@ -53,7 +55,8 @@ def download(
     workers that share the cache wait for one another: these are huggingface_hub's doing.
     `name` may end in the quantisation of a GGUF file (`org/name:Q4_K_M`); `code_revision` is that
     of the other repositories whose Python code this one uses. Without `weights` all the rest is
-    fetched, which is small, and enough to judge a configuration.
+    fetched, which is small, and enough to judge a configuration: `before` may do so, in the
+    snapshot without weights, by raising.
     Raises StartError with one sentence.
     """
     from huggingface_hub import HfApi, constants
@@ -64,7 +67,7 @@ def download(
     started_s = time.monotonic()
     with translated(repository, revision, where):
         api = HfApi(token=token)
-        info = api.repo_info(repository, revision=revision, files_metadata=True)
+        info = listing(repository, revision, token)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
         patterns = formats(name, load_format) or FORMATS["auto"]
         files = of_kind(kind, sizes, patterns)
@@ -86,13 +89,16 @@ def download(
             for index in [file for file in files if file in ROOT_INDEXES]:
                 files = only_indexed(files, index, fetch([index]) / index)
             check_weights(repository, files, sizes, is_gguf=bool(gguf))
+        beside = [file for file in files if not is_weight(file)]
         if not weights:
-            files = [file for file in files if not is_weight(file)]
+            files = beside
         folder = where / f"models--{repository.replace('/', '--')}"
         missing = sum(
             sizes[file] for file in files if not (folder / f"snapshots/{info.sha}/{file}").exists()
         )
         _check_space(repository, where, missing)
+        if before and kind == "model":
+            before(fetch(beside))
         say(f"{repository}: {len(files)} files, {_size(missing)} to fetch into {where}")
         with _progress(repository, folder / "blobs", missing, say):
             snapshot = fetch(files)
@@ -100,6 +106,20 @@ def download(
     for other in sorted(code_elsewhere(snapshot) - {repository}) if kind != "code" else ():
         download(other, code_revision, cache=where, kind="code", token=token, say=say)
     return snapshot
+
+
+def listing(repository: str, revision: str | None, token: str | Literal[False] | None) -> Any:
+    """Return what the hub says of a repository and its files; each is asked about once."""
+    from huggingface_hub import constants
+
+    return _listing(constants.ENDPOINT, repository, revision, token)
+
+
+@cache
+def _listing(_: str, repository: str, revision: str | None, token: Any) -> Any:
+    from huggingface_hub import HfApi
+
+    return HfApi(token=token).repo_info(repository, revision=revision, files_metadata=True)
 
 
 def _check_space(name: str, where: Path, missing: int) -> None:

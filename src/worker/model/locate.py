@@ -53,18 +53,22 @@ def fetch(
     say: download.Say,
     *,
     weights: bool = True,
+    before: Callable[[Path], None] | None = None,
 ) -> argparse.Namespace:
     """Return vLLM's arguments with a folder for every name, downloading what is still a name.
 
     What this worker cannot read the files of is left to vLLM: other stores than the hub, and the
     load formats that have their own. Without `weights` a configuration can be judged, and no GGUF
-    file. Raises StartError with one sentence.
+    file. `before` is called with the model's folder, before its weights are fetched where they are
+    not there. Raises StartError with one sentence.
     """
     read = files.formats(args.model, args.load_format)
     if environ.get("VLLM_USE_MODELSCOPE", "").lower() in ("1", "true") or not read:
         return args
 
     def one(name: str, revision: str | None, kind: files.Kind) -> str:
+        if before and kind == "model" and Path(name).is_dir():
+            before(Path(name))
         if Path(name).exists() or not (
             files.REPOSITORY.fullmatch(name) or (weights and files.GGUF.fullmatch(name))
         ):
@@ -78,6 +82,7 @@ def fetch(
             ignore=args.ignore_patterns,
             code_revision=args.code_revision if kind == "model" else None,
             weights=weights,
+            before=before,
             token=args.hf_token if isinstance(args.hf_token, str) else None,
             say=say,
         )

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvloop
@@ -20,6 +21,7 @@ from worker.configuration.settings import Settings
 from worker.dialects.call import Dialect, DialectCall
 from worker.dialects.huggingface import HuggingFace
 from worker.dialects.ollama import Ollama
+from worker.doctor import certain
 from worker.door import Door
 from worker.engine import media, probe, server
 from worker.engine.facts import facts_of, model_defaults, room
@@ -82,7 +84,8 @@ def run(
                 lambda sentence: fail(StartError(sentence), tell=tell),
             ):
                 start.phase("fetching the model")
-                args = locate.fetch(args, environ, say)
+                judge = partial(certain.refuse, args) if settings.own.doctor else None
+                args = locate.fetch(args, environ, say, before=judge)
                 if more := probe.idle_gpus(args, probe.gpus()):
                     log.warning(more)
                 if not settings.own.allow_private_media:

@@ -95,6 +95,7 @@ def test_a_wrong_configuration(llama: str, environ: dict[str, str], words: str) 
     assert 1 == done.returncode, done.stdout + done.stderr
     assert 1 == len(sentences)
     assert words in sentences[0]
+    assert list(environ)[-1] in sentences[0]
     assert "Traceback" not in done.stderr
 
 

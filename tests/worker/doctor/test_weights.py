@@ -79,6 +79,31 @@ def test_the_hub_sends_heads_alone(hub: Hub, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("parameters", "by_dtype", "least"),
+    [
+        ({"BF16": 2_500_000, "F8_E4M3": 500_000}, {"BF16": 5_000_000, "F8_E4M3": 500_000}, 5.5e6),
+        ({"F32": 1_000_000, "BOOL": 8}, {"F32": 4_000_000, "BOOL": 8}, 2_000_008),
+        ({"I32": 9_000_000}, {"I32": 36_000_000}, len(FIRST) + len(SECOND)),
+        (None, {}, 0),
+    ],
+)
+def test_the_hubs_own_sum(
+    hub: Hub,
+    folder: Path,
+    parameters: dict[str, int] | None,
+    by_dtype: dict[str, int],
+    least: float,
+) -> None:
+    """Without the heads the hub's count is taken, of which the files' size is the most."""
+    hub.add("org/model", FILES, parameters=parameters)
+    found = weights.read("org/model", None, str(folder), heads=False)
+
+    assert found
+    assert (by_dtype, least) == (found.by_dtype, found.least)
+    assert not hub.fetched(NAMES[0])
+
+
+@pytest.mark.parametrize(
     ("name", "revision", "words"),
     [
         ("org/gated", None, "is gated: accept its terms"),
