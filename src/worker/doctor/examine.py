@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from worker.configuration.settings import Settings
-from worker.doctor import advice, weights
+from worker.doctor import advice, wants, weights
 from worker.doctor.cards import CARDS, Card
 from worker.doctor.estimate import Sum, add_up
+from worker.doctor.wants import Wants
 from worker.doctor.weights import Weights
 from worker.engine import card as absent
 from worker.engine import planner
@@ -34,6 +35,7 @@ class Report:
     refusals: Mapping[str, str] | None = None
     unjudged: str = ""
     warnings: tuple[str, ...] = ()
+    wants: Wants | None = None
 
     @property
     def exit_code(self) -> int:
@@ -85,6 +87,7 @@ def examine(
         refusals,
         unjudged,
         settings.warnings,
+        wants.read(args, sums[0].plan.config.model_config if sums else None),
     )
 
 

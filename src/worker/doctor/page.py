@@ -11,6 +11,7 @@ from rich.text import Text
 from worker.doctor.cards import GIB
 from worker.doctor.estimate import SOURCE, Sum, gib, too_large
 from worker.doctor.examine import Report
+from worker.doctor.wants import Wants
 from worker.engine.planner import Capacity
 
 WIDTH = 60
@@ -28,6 +29,8 @@ def show(report: Report, console: Console) -> None:
         _one(report, report.sums[0], console)
     else:
         _every(report, console)
+    if report.wants:
+        _wants(report.wants, console)
     for warning in report.warnings:
         console.print(f"WARNING: {warning}", markup=False)
 
@@ -44,6 +47,7 @@ def as_json(report: Report) -> str:
             "cards": [_values(one) for one in report.sums],
             "refused": report.refusals,
             "try": [{"change": one.change, **_values(one.sum)} for one in report.tries],
+            "model_wants": report.wants and vars(report.wants),
             "unjudged": report.unjudged,
             "warnings": list(report.warnings),
             "runtime_source": SOURCE,
@@ -159,6 +163,34 @@ def _every(report: Report, console: Console) -> None:
     console.print(f"Weights: {' or '.join(weights)}.", highlight=False)
     _files(report, console)
     console.print("GPU=L40S (or another) tells more of one card, and what to try.", style="dim")
+
+
+def _wants(wants: Wants, console: Console) -> None:
+    """Say what the model's own files ask for, which nobody has set."""
+    lines = []
+    to_set = dict(wants.set)
+    thoughts = to_set.pop("REASONING_PARSER", "")
+    if not wants.has_template:
+        lines.append("no chat template: without a CUSTOM_CHAT_TEMPLATE conversations are refused")
+    if wants.is_unknown:
+        lines.append(
+            "tools: its template knows them; which TOOL_CALL_PARSER fits is not known here"
+        )
+    elif to_set:
+        calls = " with ".join(f"{name}={value}" for name, value in to_set.items())
+        lines.append(f"tools: {calls} lets it call them")
+    if thoughts:
+        lines.append(f"thoughts: REASONING_PARSER={thoughts} parts them from the answer")
+    if wants.changes:
+        changes = ", ".join(f"{name}={value}" for name, value in wants.changes.items())
+        lines.append(
+            f"defaults: its generation_config.json says {changes} where a request says nothing; "
+            "GENERATION_CONFIG=vllm leaves that out"
+        )
+    if lines:
+        console.print("\nThe model's own files")
+    for line in lines:
+        console.print(f"  {line}", highlight=False, markup=False)
 
 
 def _files(report: Report, console: Console) -> None:

@@ -40,6 +40,7 @@ def test_a_card_on_which_it_does_not_fit(llama: str) -> None:
     assert "on L4, 131,072 tokens of context" in lines[0]
     assert "MAX_MODEL_LEN=" in done.stdout
     assert "GPU=A40, a larger card: fits" in done.stdout
+    assert "  no chat template: " in done.stdout
     assert "\x1b" not in done.stdout
     assert "vllm" not in done.stderr
 
@@ -99,10 +100,15 @@ def test_a_wrong_configuration(llama: str, environ: dict[str, str], words: str) 
     assert "Traceback" not in done.stderr
 
 
+CHANGES = {"temperature": 0.6, "top_k": 20}
+
+
 @pytest.fixture(scope="module")
 def hub() -> Iterator[Hub]:
     with hub_stand_in.serve() as served:
-        served.add_folder("org/tiny", models.path("tiny"))
+        tiny = served.add_folder("org/tiny", models.path("tiny")).files
+        changes = json.dumps(CHANGES | {"eos_token_id": 1})
+        served.add("org/tiny", {**tiny, "generation_config.json": changes})
         yield served
 
 
@@ -113,8 +119,11 @@ def test_a_model_of_the_hub_without_its_weights(hub: Hub, tmp_path: Path) -> Non
     done = doctor(
         "--json", MODEL_NAME="org/tiny", GPU="24", HF_ENDPOINT=hub.url, HF_HOME=str(tmp_path)
     )
-    files = json.loads(done.stdout)["weight_files"]
+    report = json.loads(done.stdout)
+    files, its = report["weight_files"], report["model_wants"]
 
     assert 0 == done.returncode, done.stderr
     assert (1, size) == (files["count"], files["stored"])
     assert ["bytes=0-100000"] == hub.fetched("model.safetensors")
+    assert (True, {}) == (its["has_template"], its["set"])
+    assert CHANGES == its["changes"]
