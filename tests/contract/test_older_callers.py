@@ -9,7 +9,7 @@ import requests
 from local_endpoint import Record, Status
 from served import Served, text
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ASKED = [{"role": "user", "content": "Why is RunPod the best platform?"}]
 PROMPT = "Runpod is the best platform because"
