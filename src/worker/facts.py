@@ -11,8 +11,8 @@ def variable(default: Any, meaning: str, **more: Any) -> Any:
     """Return a dataclass field that the environment sets, by the field's name in capitals.
 
     `more` may hold `least` and `most`, the numbers allowed, `choices`, the texts allowed, `word`,
-    one that may stand for a number, and `aliases` and `retired`, its other names and those that
-    warn.
+    one that may stand for a number, `starts`, with what the items of a list begin, and `aliases`
+    and `retired`, its other names and those that warn.
     """
     return field(default=default, metadata={"meaning": meaning, **more})
 

@@ -147,6 +147,13 @@ TOUCHES: dict[str, list[Row]] = {
         f"{MODELS}:OpenAIServingModels.show_available_models(self)",
         r"vllm.v1.core.kv_cache_utils ~ lora_request\.lora_name, lora_request\.lora_path",
     ],
+    "engine/adapters": [
+        f"{MODELS}:OpenAIServingModels{{lora_requests lora_id_counter}}",
+        f"{ASYNC_LLM}.add_lora(self, lora_request)",
+        f"{ASYNC_LLM}.remove_lora(self, lora_id)",
+        "vllm.lora.request:LoRARequest(name, number, path)",
+        "vllm.config:ModelConfig{model}",
+    ],
     "engine/pacing": [
         r"vllm.v1.engine.async_llm ~ queue = RequestOutputCollector\(params\.output_kind, ",
         r"vllm.v1.engine.output_processor ~ req_state\.queue\.put\(",

@@ -28,7 +28,7 @@ _OTHERS = re.compile(
 )
 
 
-def imply(given: dict[str, Given], found: Findings) -> None:
+def imply(given: dict[str, Given], own: Mapping[str, Given], found: Findings) -> None:
     """Add what other settings make necessary."""
     name = given.get("model")
     if name and (name.value.endswith(".gguf") or files.GGUF.fullmatch(name.value)):
@@ -36,10 +36,10 @@ def imply(given: dict[str, Given], found: Findings) -> None:
     load = given.get("load_format")
     if load and load.value == "bitsandbytes" and "quantization" not in given:
         given["quantization"] = Given("QUANTIZATION", "bitsandbytes", f"implied by {load.name}")
-    adapters = given.get("lora_modules")
-    if adapters and adapters.value and "enable_lora" not in given:
-        given["enable_lora"] = Given("ENABLE_LORA", True, f"implied by {adapters.name}")
-        found.warnings.append(f"{adapters.name} is set: ENABLE_LORA is switched on.")
+    for adapters in (given.get("lora_modules"), own.get("lora_allowed")):
+        if adapters and adapters.value and "enable_lora" not in given:
+            given["enable_lora"] = Given("ENABLE_LORA", True, f"implied by {adapters.name}")
+            found.warnings.append(f"{adapters.name} is set: ENABLE_LORA is switched on.")
 
 
 def check(given: Mapping[str, Given], found: Findings) -> None:

@@ -80,7 +80,7 @@ class Settings:
             **extra_args(said, found),
         }
         given = {**of_the_image(vllm_options(of_build, IMAGE, found), above, found), **above}
-        imply(given, found)
+        imply(given, own, found)
         check_batches(own, found)
         check(given, found)
         suspect(environ, found, http=http)

@@ -31,6 +31,7 @@ class Variable:
     retired: tuple[str, ...] = ()
     choices: tuple[str, ...] = ()
     word: str = ""  # that may stand for a number
+    starts: str = ""  # with what each item of a list begins
     http: bool = False  # read only where requests come over HTTP: others use such names too
 
     @property
@@ -54,7 +55,7 @@ class Variable:
             case "switch":
                 return spelling.boolean(text)
             case "list":
-                return _paths(text)
+                return _items(text, self.starts)
             case "text":
                 return text.strip()
         if self.word and text.strip().lower() == self.word:
@@ -144,7 +145,20 @@ class Own(Limits):
         retired=("MAX_DEAR_CHAINS",),
     )
     extra_routes: tuple[str, ...] = variable(
-        (), "More of vLLM's routes to open to jobs, such as `/v1/load_lora_adapter`."
+        (),
+        "More of vLLM's routes to open to jobs, such as `/v1/load_lora_adapter`.",
+        starts="/",
+    )
+    lora_allowed: tuple[str, ...] = variable(
+        (),
+        "The adapters that a request may name without LORA_MODULES, as patterns such as `org/*` or "
+        "`/runpod-volume/adapters/*`: each is fetched and loaded at its first use.",
+    )
+    lora_disk_gb: int = variable(
+        20,
+        "How much of the disk the adapters of LORA_ALLOWED may take that were fetched from the "
+        "hub, in gigabytes; those that were used longest ago are deleted.",
+        least=1,
     )
     allow_private_media: bool = variable(
         False,
@@ -252,11 +266,11 @@ ALIASES = {
 }
 
 
-def _paths(text: str) -> tuple[str, ...]:
-    paths = spelling.items(text)
-    if not all(path.startswith("/") for path in paths):
-        raise ValueError("must be paths that start with /")
-    return tuple(paths)
+def _items(text: str, starts: str) -> tuple[str, ...]:
+    items = spelling.items(text)
+    if not all(item.startswith(starts) for item in items):
+        raise ValueError(f"must be paths that start with {starts}")
+    return tuple(items)
 
 
 def read_number(text: str, kind: Callable[[str], float]) -> float:

@@ -10,7 +10,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
 from worker.engine import admission, death, forked, models, pacing, refusals, rendering
+from worker.engine.adapters import Adapters
 from worker.engine.causes import sentence
 from worker.engine.probe import rules_of, why_not_live, with_chain
 from worker.engine.refusals import Refusals
@@ -61,7 +62,8 @@ class Engine:
     `client` is vLLM's AsyncLLM; `app` its FastAPI application, an ASGI callable, and `app.state`
     what that application's routes work with. `reports` is where the chain writes; `why_no_chain`
     says why there is no chain, and is empty where it runs; `died_of` is the file in which the
-    engine's processes note what ended them, `refusals` what they say of grammars.
+    engine's processes note what ended them, `refusals` what they say of grammars; `adapters` are
+    those that are loaded when a request names them.
     """
 
     client: Any
@@ -70,6 +72,7 @@ class Engine:
     why_no_chain: str
     died_of: Path
     refusals: Refusals
+    adapters: Adapters = field(default_factory=Adapters)
 
     @property
     def generates(self) -> bool:

@@ -48,49 +48,53 @@ class NativeCall(PieceByPiece):
         Raises RequestError before anything runs when one prompt is wrong. Cancelling it aborts
         the engine's requests.
         """
-        request = self._request
         try:
-            if not self._engine.generates:
-                raise RequestError(
-                    "This worker's model writes no text to a prompt, and has no native path. Use a "
-                    f"route of its own, such as {json.dumps(self._engine.example)}."
-                )
-            lora = rendering.adapter(self._engine.app, request.model)
-            plan = reading.read(request.sampling_params, self._facts, stream=request.stream)
-            self._limit(max(len(request.prompts), 1) * max(plan.sequences, plan.params.n))
-            items = await self._render(plan)
-            for item in items:
-                plan.max_tokens(len(item["prompt_token_ids"]))
-            if plan.warnings:
-                self._notes["warnings"] = list(plan.warnings)
-            writers = [
-                Writer(
-                    self._engine,
-                    plan,
-                    lora,
-                    request.job_id + (f"-{index}" if len(items) > 1 else ""),
-                    item,
-                    index * plan.sequences,
-                )
-                for index, item in enumerate(items)
-            ]
-            if plan.heal:
-                writers = [await self._healed(writer) for writer in writers]
-            prompts = [list(writer.item["prompt_token_ids"]) for writer in writers]
-            if plan.heal or plan.token_ids:
-                self._notes["prompt_token_ids"] = prompts if len(prompts) > 1 else prompts[0]
-            self._choices = len(writers) * plan.sequences
-            self._input_tokens = sum(map(len, prompts))
-            outbox.envelope_bytes = weight(self._reply())
-            async with asyncio.TaskGroup() as group:
-                sending = []
-                for one in writers:
-                    sending.append(group.create_task(self._send(one, outbox)))
-                    await asyncio.sleep(0)  # all in one turn of the loop would hold it up
-            if any(task.cancelled() for task in sending):  # by vLLM: a group takes it for an end
-                raise RuntimeError("The engine gave a request up.")
+            async with self._engine.adapters.held(self._request.model):
+                await self._write(outbox)
         except Exception as error:
             raise self._engine.translate(_first(error)) from error
+
+    async def _write(self, outbox: Outbox[Piece]) -> None:
+        request = self._request
+        if not self._engine.generates:
+            raise RequestError(
+                "This worker's model writes no text to a prompt, and has no native path. Use a "
+                f"route of its own, such as {json.dumps(self._engine.example)}."
+            )
+        lora = rendering.adapter(self._engine.app, request.model)
+        plan = reading.read(request.sampling_params, self._facts, stream=request.stream)
+        self._limit(max(len(request.prompts), 1) * max(plan.sequences, plan.params.n))
+        items = await self._render(plan)
+        for item in items:
+            plan.max_tokens(len(item["prompt_token_ids"]))
+        if plan.warnings:
+            self._notes["warnings"] = list(plan.warnings)
+        writers = [
+            Writer(
+                self._engine,
+                plan,
+                lora,
+                request.job_id + (f"-{index}" if len(items) > 1 else ""),
+                item,
+                index * plan.sequences,
+            )
+            for index, item in enumerate(items)
+        ]
+        if plan.heal:
+            writers = [await self._healed(writer) for writer in writers]
+        prompts = [list(writer.item["prompt_token_ids"]) for writer in writers]
+        if plan.heal or plan.token_ids:
+            self._notes["prompt_token_ids"] = prompts if len(prompts) > 1 else prompts[0]
+        self._choices = len(writers) * plan.sequences
+        self._input_tokens = sum(map(len, prompts))
+        outbox.envelope_bytes = weight(self._reply())
+        async with asyncio.TaskGroup() as group:
+            sending = []
+            for one in writers:
+                sending.append(group.create_task(self._send(one, outbox)))
+                await asyncio.sleep(0)  # all in one turn of the loop would hold it up
+        if any(task.cancelled() for task in sending):  # by vLLM: a group takes it for an end
+            raise RuntimeError("The engine gave a request up.")
 
     def join(self, pieces: list[Piece]) -> dict[str, Any]:
         """Make one yield of a batch: every choice in it, empty where nothing is new."""

@@ -160,8 +160,11 @@ class RouteCall:
             "server": ("worker", 80),
         }
         send = renaming(exchange.send, rename) if rename else exchange.send
+        body = self._request.body
+        model = body.get("model") if isinstance(body, dict) else None
         try:
-            await run(self._engine.app(scope, exchange.receive, send), exchange.gone)
+            async with self._engine.adapters.held(model):
+                await run(self._engine.app(scope, exchange.receive, send), exchange.gone)
         except Exception as error:
             # Starlette answers an unexpected error and then raises it for the server's log. Raised
             # within an answer, it is the only sign that the rest is missing.

@@ -120,8 +120,7 @@ class Folder:
     the next one that shares the memory removes it. Process ids say nothing there.
     """
 
-    def __init__(self) -> None:
-        base = Path("/dev/shm")
+    def __init__(self, base: Path = Path("/dev/shm")) -> None:
         if not os.access(base, os.W_OK):
             base = Path(tempfile.gettempdir())
         for left in base.glob("worker-vllm-????????"):

@@ -5,10 +5,12 @@ import asyncio
 import functools
 import logging
 import os
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import uvloop
@@ -24,6 +26,7 @@ from worker.dialects.ollama import Ollama
 from worker.doctor import certain
 from worker.door import Door
 from worker.engine import media, probe, server
+from worker.engine.adapters import Adapters, Store
 from worker.engine.facts import facts_of, model_defaults, room
 from worker.engine.server import Engine
 from worker.errors import StartError
@@ -32,7 +35,7 @@ from worker.generation import inherited
 from worker.generation.turns import Turns
 from worker.handler import Handler
 from worker.logs import say
-from worker.model import locate
+from worker.model import adapters, locate
 from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
 from worker.openai.older_names import OlderNames
@@ -95,6 +98,7 @@ def run(
                 engine = stack.enter_context(
                     server.running(args, served, loop, settings.own, folder)
                 )
+                engine = replace(engine, adapters=_adapters(settings, engine, environ, stack))
                 facts = _facts(settings, engine)
                 dialect = _dialect(settings, engine, facts)
                 handler = _handler(settings, dialect)
@@ -142,6 +146,24 @@ def _facts(settings: Settings, engine: Engine) -> Facts:
     own = settings.own
     facts = facts_of(config, limits=own, why_no_chain=engine.why_no_chain, merges=own.stream_merge)
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
+
+
+def _adapters(
+    settings: Settings, engine: Engine, environ: Mapping[str, str], stack: ExitStack
+) -> Adapters:
+    own, token = settings.own, settings.args.hf_token
+    if not own.lora_allowed:
+        return Adapters()
+    folder = Folder(Path(tempfile.gettempdir()))
+    stack.callback(folder.remove)
+    find = functools.partial(
+        adapters.find,
+        caches=locate.caches(environ),
+        own=folder.path,
+        token=token if isinstance(token, str) else None,
+    )
+    store = Store(find, adapters.remove, own.lora_disk_gb * 1_000_000_000)
+    return Adapters(engine.app, engine.client, store, own.lora_allowed)
 
 
 def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Request], Call]:
