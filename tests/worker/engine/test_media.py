@@ -16,6 +16,7 @@ from vllm.exceptions import VLLMClientError, VLLMValidationError
 from vllm.multimodal.media.connector import MEDIA_CONNECTOR_REGISTRY
 
 from worker.engine import media
+from worker.storage import addresses
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -91,7 +92,7 @@ async def fetch(url: str, name: str = media.NAME, *, sync: bool = False) -> Any:
 )
 def test_public_addresses(address: str, public: bool) -> None:
     """Private, loopback, link-local and shared addresses are not public, in whatever clothes."""
-    assert public == media.is_public(address)
+    assert public == addresses.is_public(address)
 
 
 @pytest.mark.parametrize("sync", [False, True])
@@ -129,9 +130,9 @@ def test_a_redirect(
     """A public server that redirects to a private address is asked, and the address is not."""
     port, asked = server
     own = "127.0.0.2"
-    judge = media.is_public
+    judge = addresses.is_public
     # The one address that plays the public server; everything else is judged as it is.
-    monkeypatch.setattr(media, "is_public", lambda ip: ip == own or judge(ip))
+    monkeypatch.setattr(addresses, "is_public", lambda ip: ip == own or judge(ip))
 
     assert (2, 3) == asyncio.run(fetch(f"http://{own}:{port}/image.png", sync=sync)).size
     for target in ("127.0.0.1", "localhost"):
