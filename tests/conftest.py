@@ -3,6 +3,7 @@
 import concurrent.futures
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -15,7 +16,13 @@ pytestmark = pytest.mark.timeout(300)
 
 
 @pytest.fixture(scope="session")
-def tiny_and_its_first_jobs() -> Iterator[tuple[Served, list[Record]]]:
+def batch_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the tiny model's batches read and write."""
+    return tmp_path_factory.mktemp("batches")
+
+
+@pytest.fixture(scope="session")
+def tiny_and_its_first_jobs(batch_folder: Path) -> Iterator[tuple[Served, list[Record]]]:
     """The tiny model with an adapter, and what became of the 20 jobs that were its first."""
     adapters = [{"name": "adapter", "path": str(models.path("tiny-lora"))}]
     environ = {
@@ -25,6 +32,7 @@ def tiny_and_its_first_jobs() -> Iterator[tuple[Served, list[Record]]]:
         "LORA_MODULES": json.dumps(adapters),
         "MAX_BATCH_DELAY_MS": "0",
         "MAX_CONCURRENCY": "64",
+        "BATCH_FOLDER": str(batch_folder),
         "HF_TOKEN": "hf_secretsecretsecret",
     }
     with serve(environ) as served:

@@ -30,6 +30,14 @@ class Call(Protocol):
     def failure(self, error: RequestError) -> list[Any]:
         """Return what is yielded when the job fails, in order."""
 
+    @property
+    def usage(self) -> Usage:
+        """Say how many tokens it took, as far as is known."""
+
+
+class HttpCall(Call, Protocol):
+    """One that an HTTP client may ask for too."""
+
     async def pass_on(self, headers: Headers, leaving: asyncio.Future[None], reply: Any) -> None:
         """Answer an HTTP client through the door's `reply`.
 
@@ -39,10 +47,6 @@ class Call(Protocol):
 
     def told(self, error: RequestError) -> tuple[RequestError, bytes]:
         """Return an error as HTTP clients of this dialect read it, and as the end of a stream."""
-
-    @property
-    def usage(self) -> Usage:
-        """Say how many tokens it took, as far as is known."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +106,17 @@ class PieceByPiece:
 async def refuse(error: RequestError) -> None:
     """Answer with an error. Raises it."""
     raise error
+
+
+async def whole(call: Call) -> Any:
+    """Return an answer in one piece. Raises RequestError; cancelling aborts."""
+    outbox: Outbox[Any] = Outbox(WHOLE)
+    await call.answer(outbox)
+    outbox.close()
+    items: list[Any] = []
+    while (some := await outbox.next()) is not None:
+        items += some
+    return call.join(items)
 
 
 def begin(answer: Coroutine[Any, Any, None], outbox: Outbox[Any]) -> asyncio.Task[None]:

@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from worker import request
 from worker.batching import BatchSizes
+from worker.call import HttpCall
 from worker.errors import EngineDied, RequestError, unforeseen
 from worker.facts import Limits
 from worker.record import Record
@@ -40,7 +41,7 @@ class Door:
 
     def __init__(
         self,
-        dialect: Callable[[request.Request], Any],
+        dialect: Callable[[request.Request], HttpCall],
         limits: Limits,
         *,
         api_key: str,
@@ -109,6 +110,8 @@ class Door:
         asked = request.read({"id": request_id, "input": given}, EACH, self._limits)
         if form and isinstance(asked, request.RouteRequest):
             return replace(asked, body=form)
+        if isinstance(asked, request.BatchRequest):
+            raise RequestError("A batch is a job of RunPod's queue, and no HTTP request.")
         return asked
 
     def _check_key(self, headers: Headers) -> None:

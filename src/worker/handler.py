@@ -17,6 +17,7 @@ from worker.call import Call, begin, refuse
 from worker.errors import EngineDied, RequestError, too_large
 from worker.facts import Limits
 from worker.record import Record
+from worker.storage.stores import refuse_large
 
 
 class Handler:
@@ -35,12 +36,15 @@ class Handler:
         max_result_bytes: int,
         limits: Limits | None = None,
         max_posts_per_second: float = math.inf,
+        keep: Callable[[Mapping[str, Any], Any, RequestError], Any] = refuse_large,
     ) -> None:
+        """`keep` keeps a job's large result elsewhere and says where, or raises the error."""
         self._dialect = dialect
         self._sizes = sizes
         self._max_result_bytes = max_result_bytes
         self._limits = limits or Limits()
         self._max_posts_per_second = max_posts_per_second
+        self._keep = keep
         self._streaming: set[asyncio.Task[Any]] = set()
         self.running: set[asyncio.Task[Any]] = set()
         self.lost = 0
@@ -75,9 +79,11 @@ class Handler:
             task.add_done_callback(lambda _: answering.cancel())
             try:
                 while (items := await outbox.next()) is not None:
-                    if outbox.sent_bytes > self._max_result_bytes:
-                        raise too_large(outbox.sent_bytes, self._max_result_bytes)
                     value = call.join(items)
+                    if outbox.sent_bytes > self._max_result_bytes:
+                        large = too_large(outbox.sent_bytes, self._max_result_bytes)
+                        keep = refuse_large if asked.stream else self._keep
+                        value = await asyncio.to_thread(keep, job, value, large)
                     record.posted(outbox)
                     yield value
             except RequestError as error:

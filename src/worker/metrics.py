@@ -18,7 +18,7 @@ _SHORT_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 
 JOBS = Counter(
     "worker_jobs",
-    "Jobs that ended, by dialect (native, openai, huggingface, ollama), outcome (completed, "
+    "Jobs that ended, by dialect (native, openai, huggingface, ollama, batch), outcome (completed, "
     "failed, cancelled, lost: with the engine) and, where it failed, error: its type.",
     ["dialect", "outcome", "error"],
 )
@@ -51,6 +51,11 @@ TURN_WAIT = Histogram(
     "How long requests that need a turn waited for it, by limit (MAX_CHAINS, MAX_COSTLY_CHAINS).",
     ["limit"],
     buckets=_LONG_S,
+)
+LINES = Counter(
+    "worker_batch_lines",
+    "Lines of batches that ended, by outcome (completed, failed).",
+    ["outcome"],
 )
 UNDELIVERED = Counter(
     "worker_undelivered_posts", "Posts that RunPod did not take, however often they were tried."
@@ -89,7 +94,9 @@ def begin() -> None:
         metric.clear()
     for limit in ("MAX_CHAINS", "MAX_COSTLY_CHAINS"):
         TURN_WAIT.labels(limit)
-    for dialect in ("native", "openai"):
+    for outcome in ("completed", "failed"):
+        LINES.labels(outcome)
+    for dialect in ("native", "openai", "batch"):
         for outcome in ("completed", "cancelled", "lost"):
             JOBS.labels(dialect, outcome, "")
         for metric in (DURATION, FIRST_POST, POSTS, POSTED, BATCH_WAIT):

@@ -12,7 +12,7 @@ from opentelemetry.trace import StatusCode
 
 from worker.errors import EngineDied, RequestError, unforeseen
 from worker.metrics import BATCH_WAIT, DURATION, FIRST_POST, JOBS, POSTED, POSTS, RUNNING
-from worker.request import NativeRequest, Request
+from worker.request import BatchRequest, NativeRequest, Request
 from worker.sentences import shown
 
 log = logging.getLogger("worker")
@@ -155,6 +155,8 @@ def _target(asked: Request) -> dict[str, str | None]:
     """Return the route and the model or adapter that a request names."""
     if isinstance(asked, NativeRequest):
         return {"model": asked.model}
+    if isinstance(asked, BatchRequest):
+        return {"output": asked.target and asked.target.partition("?")[0]}
     model = asked.body.get("model") if isinstance(asked.body, dict) else None
     return {"route": asked.path, "model": model if isinstance(model, str) else None}
 

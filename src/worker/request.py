@@ -5,7 +5,7 @@ Each reader below returns a request, or nothing when the input is not of its sha
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -20,8 +20,10 @@ SHAPES = (
     'The input must be an object of one of these shapes: {"prompt": "…"} or '
     '{"messages": [{"role": "user", "content": "…"}]} with "sampling_params" and "stream" beside '
     'it, {"inputs": "…", "parameters": {…}}, {"openai_route": "/v1/chat/completions", '
-    '"openai_input": {…}}, or {"route": "/tokenize", "body": {…}}.'
+    '"openai_input": {…}}, {"route": "/tokenize", "body": {…}}, or '
+    '{"batch": {"input": …, "output": …}}.'
 )
+BULK_KEYS = ("input", "output", "concurrency", "ordered")
 BATCH_KEYS = ("min_batch_size", "max_batch_size", "batch_size_growth_factor")
 NATIVE_KEYS = (
     "prompt",
@@ -96,11 +98,17 @@ class RouteRequest:
         usual = "ollama" if path.startswith("/api/") else "openai"
         return OTHER_ROUTES.get(path, (usual, False))
 
+    @property
+    def sequences(self) -> int:
+        """How many answers it asks for."""
+        return _sequences(self.body) if isinstance(self.body, dict) else 1
+
 
 @dataclass(frozen=True)
 class NativeRequest:
     """A prompt, several prompts or a conversation in RunPod's own dialect."""
 
+    dialect: ClassVar[str] = "native"
     job_id: str
     sizes: BatchSizes
     stream: bool
@@ -113,11 +121,34 @@ class NativeRequest:
     sampling_params: dict[str, Any] = field(default_factory=dict)
 
     @property
-    def dialect(self) -> str:
-        return "native"
+    def sequences(self) -> int:
+        """How many answers it asks for."""
+        return max(len(self.prompts), 1) * _sequences(self.sampling_params)
 
 
-Request = RouteRequest | NativeRequest
+@dataclass(frozen=True)
+class BatchRequest:
+    """Many requests in one job: lines in, and lines with their answers out.
+
+    `source` is the lines, a path or an address; `target` a path or an address, None where the job's
+    own output is to carry the results; `s3_config` the job's `s3Config`, as it came.
+    """
+
+    dialect: ClassVar[str] = "batch"
+    job_id: str
+    sizes: BatchSizes
+    source: str | list[Any]
+    target: str | None = None
+    concurrency: int | None = None
+    is_ordered: bool = False
+    s3_config: Any = field(default=None, repr=False)
+
+    @property
+    def stream(self) -> bool:
+        return self.target is None
+
+
+Request = RouteRequest | NativeRequest | BatchRequest
 
 
 def read(job: Mapping[str, Any], sizes: BatchSizes, limits: Limits | None = None) -> Request:
@@ -131,6 +162,8 @@ def read(job: Mapping[str, Any], sizes: BatchSizes, limits: Limits | None = None
     _limit_length(job_id, "The job's id", limits)
     if not isinstance(given, dict):
         raise RequestError(SHAPES)
+    if "batch" in given:  # whose lines are judged one by one
+        return _read_batch(job_id, job, given, sizes)
     _limit_values(given, limits)
     try:
         msgspec.json.encode(given)
@@ -151,7 +184,7 @@ def read(job: Mapping[str, Any], sizes: BatchSizes, limits: Limits | None = None
         request = reader(job_id, given, sizes)
         if request is not None:
             return request
-    known = ("openai_route", "openai_input", "route", "body", "inputs", *NATIVE_KEYS)
+    known = ("openai_route", "openai_input", "route", "body", "inputs", "batch", *NATIVE_KEYS)
     strange = next((key for key in given if key not in known), None)
     raise RequestError(SHAPES + ("" if strange is None else _unknown(strange, known)))
 
@@ -159,6 +192,8 @@ def read(job: Mapping[str, Any], sizes: BatchSizes, limits: Limits | None = None
 def outline(job: Mapping[str, Any], sizes: BatchSizes) -> Request:
     """Return what can be said of a job that was refused: in which dialect it is told so."""
     job_id, given = str(job.get("id", "")), job.get("input")
+    if isinstance(given, dict) and "batch" in given:
+        return BatchRequest(job_id, sizes, [], "")
     for key, body in (("openai_route", "openai_input"), ("route", "body")):
         if isinstance(given, dict) and key in given:
             path = given[key] if isinstance(given[key], str) else ""
@@ -203,14 +238,22 @@ def _limit_length(name: Any, what: str, limits: Limits) -> None:
 
 def _limit_sequences(body: dict[str, Any], limits: Limits) -> None:
     """Refuse a route's body that asks for too many answers, before vLLM works for it."""
-    prompts = max(count_prompts(body.get(name)) for name in PROMPT_KEYS)
-    n = max(_whole(body.get(name)) for name in ("n", "best_of"))
-    if prompts * n > limits.max_sequences:
+    sequences = _sequences(body)
+    if sequences > limits.max_sequences:
         raise RequestError(
-            f"The job asks for {prompts * n:,} answers, and one job may have "
+            f"The job asks for {sequences:,} answers, and one job may have "
             f"{limits.max_sequences:,} (MAX_SEQUENCES).",
-            param="n" if n > 1 else None,
+            param="n" if _each(body) > 1 else None,
         )
+
+
+def _sequences(body: dict[str, Any]) -> int:
+    return max(count_prompts(body.get(name)) for name in PROMPT_KEYS) * _each(body)
+
+
+def _each(body: dict[str, Any]) -> int:
+    """Return how many answers to each prompt a body asks for."""
+    return max(_whole(body.get(name)) for name in ("n", "best_of"))
 
 
 def count_prompts(given: Any) -> int:
@@ -248,6 +291,50 @@ def _is_text(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _read_batch(
+    job_id: str, job: Mapping[str, Any], given: dict[str, Any], sizes: BatchSizes
+) -> BatchRequest:
+    batch = given["batch"]
+    if not isinstance(batch, dict):
+        raise RequestError('batch must be an object: {"input": …, "output": …}.', param="batch")
+    for key in given:
+        if key != "batch" and key not in BATCH_KEYS:
+            raise RequestError(f"A batch has nothing beside it.{_unknown(key, BATCH_KEYS)}")
+    for key in batch:
+        if key not in BULK_KEYS:
+            raise RequestError(f"{_unknown(key, BULK_KEYS)} Known: {', '.join(BULK_KEYS)}.".strip())
+    source, target, most = (batch.get(key) for key in BULK_KEYS[:3])
+    if not isinstance(source, list) and not _is_name(source):
+        raise RequestError(
+            "input must be a list of lines, a path below the worker's BATCH_FOLDER, or an https or "
+            "s3 address.",
+            param="input",
+        )
+    if target is not None and not _is_name(target):
+        raise RequestError(
+            "output must be a path below the worker's BATCH_FOLDER, an s3 address, or an https "
+            "address that takes a PUT; without one the results are the job's own output.",
+            param="output",
+        )
+    if most is not None and not (type(most) is int and most >= 1):
+        raise RequestError(
+            f"concurrency={shown(most)} is not a whole number of at least 1.", param="concurrency"
+        )
+    return BatchRequest(
+        job_id,
+        _sizes(given, sizes),
+        source or [],
+        target,
+        concurrency=most,
+        is_ordered=_bool(batch, "ordered"),
+        s3_config=job.get("s3Config"),
+    )
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip()) and value.isprintable()
 
 
 def _read_openai(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Request | None:

@@ -161,6 +161,14 @@ TOUCHES: dict[str, list[Row]] = {
         f"{COLLECTOR}.get_nowait(self)",
         r"vllm.v1.engine.output_processor ~ self\.aggregate = output_kind == ",
     ],
+    "engine/places": [
+        r"vllm.v1.engine.async_llm ~ self\.add_request\([^)]*priority=priority",
+        "vllm.v1.engine.output_processor:OutputProcessor.get_num_unfinished_requests(self)",
+        "vllm.v1.engine.output_processor:OutputProcessor.get_num_queued_tokens(self)",
+        f"{ASYNC_LLM}{{output_processor vllm_config}}",
+        "vllm.config:SchedulerConfig{max_num_seqs max_num_batched_tokens policy}",
+        "vllm.config:ParallelConfig{data_parallel_size}",
+    ],
     "engine/forked": [
         r"vllm.v1.engine.utils ~ context = get_mp_context\(\)",
         r"vllm.v1.engine.coordinator ~ context = get_mp_context\(\)",

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import s3_server
+
 
 @pytest.fixture
 def volume(tmp_path: Path) -> Iterator[Path]:
@@ -16,3 +18,9 @@ def volume(tmp_path: Path) -> Iterator[Path]:
         pytest.skip("nothing can be mounted here")
     yield path
     subprocess.run(["umount", "--lazy", path], check=True)
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    with s3_server.serve() as url:
+        yield url

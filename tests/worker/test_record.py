@@ -202,7 +202,7 @@ def test_the_warm_up_is_forgotten() -> None:
     values = re.findall(r"^worker_(?:jobs|posts)_total\{.*\} (.*)$", found, re.MULTILINE)
 
     assert {"0.0"} == set(values)
-    assert 8 == len(values)
+    assert 12 == len(values)
 
 
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is Debian's prometheus")

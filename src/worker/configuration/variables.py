@@ -132,6 +132,29 @@ class Own(Limits):
         "The largest result a job may have, in megabytes. RunPod refuses larger ones.",
         least=1,
     )
+    batch_folder: str = variable(
+        f"{NETWORK_VOLUME}/batches",
+        "The folder that holds the files of batches; it is made if the folder above it exists.",
+    )
+    batch_reserved_slots: int = variable(
+        8,
+        "How many of the sequences that the engine runs at once (MAX_NUM_SEQS) batches leave to "
+        "other jobs; half of them at most.",
+        least=0,
+    )
+    max_line_mb: int = variable(4, "The largest line of a batch's input, in megabytes.", least=1)
+    bucket_endpoint_url: str = variable(
+        "",
+        "The server of the worker's own bucket, for files of batches whose job brings no s3Config. "
+        "All four BUCKET_ variables are needed.",
+    )
+    bucket_access_key_id: str = variable("", "The first of its keys.")
+    bucket_secret_access_key: str = variable("", "The second of its keys.")
+    bucket_name: str = variable(
+        "",
+        "The bucket, or a folder in it as `bucket/folder`: jobs may read and write all that lies "
+        "below it, and nothing else.",
+    )
     max_chains: int = variable(
         64,
         "How many sequences may run transformers' logits processors at once; others wait. They "
@@ -162,8 +185,8 @@ class Own(Limits):
     )
     allow_private_media: bool = variable(
         False,
-        "1: fetch images, audio and video also from private, loopback and link-local addresses, "
-        "and through the proxy that the environment names.",
+        "1: fetch images, audio, video and files of batches also from private, loopback and "
+        "link-local addresses, and through the proxy that the environment names.",
     )
     worker_mode: str = variable(
         "queue",

@@ -31,7 +31,7 @@ from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
 
-from worker.engine import admission, death, forked, models, pacing, refusals, rendering
+from worker.engine import admission, death, forked, models, pacing, places, refusals, rendering
 from worker.engine.adapters import Adapters
 from worker.engine.causes import sentence
 from worker.engine.probe import rules_of, why_not_live, with_chain
@@ -217,6 +217,7 @@ async def _running(
             log.warning(why)
         await stack.enter_async_context(app.router.lifespan_context(app))
         admission.install(client, rules_of(client, limits))
+        places.install(client)
         if client.observability_config.otlp_traces_endpoint is not None:
             _trace(client)
         if not why_no_chain:

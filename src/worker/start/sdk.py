@@ -20,6 +20,7 @@ from typing import Any, ClassVar, NoReturn
 import aiohttp
 import msgspec
 import runpod.serverless
+from runpod.http_client import AsyncClientSession
 from runpod.serverless.modules import rp_fitness, rp_http, rp_ping, rp_scale
 
 from worker.errors import StartError, WorkerError
@@ -86,6 +87,18 @@ async def _transmit(transmit: Callable[..., Awaitable[None]], *args: Any) -> Non
     except Exception:
         UNDELIVERED.inc()
         raise
+
+
+async def tell_progress(job_id: str, progress: dict[str, Any]) -> None:
+    """Tell RunPod how far a job is, and return when that has arrived or is given up.
+
+    The SDK's own `progress_update` goes by a thread that nobody can wait for: RunPod would take an
+    update that comes after the result for a job that runs again.
+    """
+    with suppress(Exception):
+        async with AsyncClientSession() as session:
+            update = {"status": "IN_PROGRESS", "output": progress}
+            await rp_http.send_result(session, update, {"id": job_id})
 
 
 class Take(aiohttp.ClientResponse):

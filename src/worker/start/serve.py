@@ -18,8 +18,10 @@ from starlette.middleware.cors import CORSMiddleware
 
 from worker import metrics, record
 from worker.batching import BatchSizes
+from worker.bulk.call import BatchCall, Bulk
 from worker.call import Call
 from worker.configuration.settings import Settings
+from worker.configuration.variables import Own
 from worker.dialects.call import Dialect, DialectCall
 from worker.dialects.huggingface import HuggingFace
 from worker.dialects.ollama import Ollama
@@ -28,6 +30,7 @@ from worker.door import Door
 from worker.engine import media, probe, server
 from worker.engine.adapters import Adapters, Store
 from worker.engine.facts import facts_of, model_defaults, room
+from worker.engine.places import Places
 from worker.engine.server import Engine
 from worker.errors import StartError
 from worker.facts import Facts
@@ -40,11 +43,14 @@ from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
 from worker.openai.older_names import OlderNames
 from worker.openai.routes import Routes
-from worker.processor.reports import Folder
-from worker.request import NativeRequest, Request, RouteRequest
+from worker.processor import reports
+from worker.request import BatchRequest, NativeRequest, Request, RouteRequest
 from worker.start import ending, sdk
 from worker.start.ending import fail, leave
 from worker.start.progress import Startup
+from worker.storage.bucket import Keys
+from worker.storage.folder import Folder
+from worker.storage.stores import Stores
 
 if TYPE_CHECKING:
     from worker.start.web import Ports
@@ -63,7 +69,7 @@ def run(
     environ: Mapping[str, str],
     baked: Mapping[str, str],
     start: Startup,
-    folder: Folder,
+    folder: reports.Folder,
     ports: "Ports | None",
 ) -> NoReturn:
     """Start a worker and answer requests until the platform ends it, or say why it failed.
@@ -100,8 +106,9 @@ def run(
                 )
                 engine = replace(engine, adapters=_adapters(settings, engine, environ, stack))
                 facts = _facts(settings, engine)
-                dialect = _dialect(settings, engine, facts)
-                handler = _handler(settings, dialect)
+                stores = _stores(settings.own)
+                dialect = _dialect(settings, engine, facts, stores)
+                handler = _handler(settings, dialect, stores)
                 door = _door(settings, dialect)
                 watch = loop.create_task(ending.watch(engine, door if ports else handler))
                 start.phase("warming up")
@@ -154,7 +161,7 @@ def _adapters(
     own, token = settings.own, settings.args.hf_token
     if not own.lora_allowed:
         return Adapters()
-    folder = Folder(Path(tempfile.gettempdir()))
+    folder = reports.Folder(Path(tempfile.gettempdir()))
     stack.callback(folder.remove)
     find = functools.partial(
         adapters.find,
@@ -166,7 +173,9 @@ def _adapters(
     return Adapters(engine.app, engine.client, store, own.lora_allowed)
 
 
-def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Request], Call]:
+def _dialect(
+    settings: Settings, engine: Engine, facts: Facts, stores: Stores
+) -> Callable[[Request], Any]:
     own = settings.own
     turns = Turns(own.max_chains, own.max_costly_chains)
     routes = Routes(engine.app, own.extra_routes)
@@ -179,7 +188,7 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
         "ollama": Ollama(_abilities(settings.args, engine, facts)),
     }
 
-    def own_dialect(request: Request, *, raw: bool = own.raw_openai_output) -> Call:
+    def own_dialect(request: Request, *, raw: bool = own.raw_openai_output) -> Any:
         if isinstance(request, NativeRequest):
             return NativeCall(request, engine, facts, turns)
         return RouteCall(
@@ -194,13 +203,25 @@ def _dialect(settings: Settings, engine: Engine, facts: Facts) -> Callable[[Requ
             errors_as_output=own.openai_errors_as_output,
         )
 
-    def dialect(request: Request) -> Call:
+    def dialect(request: Request) -> Any:
+        if isinstance(request, BatchRequest):
+            return BatchCall(request, bulk)
         if isinstance(request, RouteRequest) and request.dialect in others:
             within = functools.partial(own_dialect, raw=False)
             raw, other = own.raw_openai_output, others[request.dialect]
             return DialectCall(request, other, within, own, raw=raw)
         return own_dialect(request)
 
+    bulk = Bulk(
+        dialect,
+        Places(engine.client),
+        stores,
+        own,
+        reserved=own.batch_reserved_slots,
+        max_line_bytes=own.max_line_mb * 1_000_000,
+        max_result_bytes=own.max_result_mb * 1_000_000,
+        tell=sdk.tell_progress,
+    )
     return dialect
 
 
@@ -216,7 +237,17 @@ def _abilities(args: argparse.Namespace, engine: Engine, facts: Facts) -> list[s
     return [name for name, can in there.items() if can]
 
 
-def _handler(settings: Settings, dialect: Callable[[Request], Call]) -> Handler:
+def _stores(own: Own) -> Stores:
+    named = (own.bucket_endpoint_url, own.bucket_access_key_id, own.bucket_secret_access_key)
+    keys = None
+    if all(named) and own.bucket_name:
+        # The deployer's own server may be anywhere.
+        home = own.bucket_name.strip("/")
+        keys = Keys(*named, home=home, is_bound=True, may_be_private=True)
+    return Stores(Folder(own.batch_folder), keys, own.allow_private_media)
+
+
+def _handler(settings: Settings, dialect: Callable[[Request], Call], stores: Stores) -> Handler:
     own = settings.own
     sizes = BatchSizes(
         own.default_min_batch_size,
@@ -224,7 +255,8 @@ def _handler(settings: Settings, dialect: Callable[[Request], Call]) -> Handler:
         own.default_batch_size_growth_factor,
         own.max_batch_delay_ms / 1000,
     )
-    return Handler(dialect, sizes, own.max_result_mb * 1_000_000, own, own.max_posts_per_second)
+    most = own.max_result_mb * 1_000_000
+    return Handler(dialect, sizes, most, own, own.max_posts_per_second, stores.keep)
 
 
 def _concurrency(settings: Settings, engine: Engine) -> int:
