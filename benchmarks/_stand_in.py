@@ -63,21 +63,26 @@ class Platform:
 
         Raises RuntimeError for a stream which has not so many tokens.
         """
+        ended = await self.each([job_input] * streams, round_trip_ms)
+        for stream, end in ended:
+            outputs = [json.loads(post)["output"] for post in stream.posts]
+            if output_tokens(outputs) != tokens:
+                raise RuntimeError(f"a stream is not whole: {end[-500:]!r}")
+        return [stream for stream, _ in ended]
+
+    async def each(self, inputs: list[Any], round_trip_ms: float) -> list[tuple[Stream, bytes]]:
+        """Push all of these at once, and return of each its posts, and how it ended."""
         self._half_trip_s = round_trip_ms / 2000
-        for job_id in itertools.islice(self._ids, streams):
+        for job_input, job_id in zip(inputs, self._ids, strict=False):
             self._streams[job_id] = Stream()
             self._ended[job_id] = asyncio.get_running_loop().create_future()
             self._queue.put_nowait({"id": job_id, "input": job_input})
         async with asyncio.timeout(RUN_S):
-            await asyncio.gather(*self._ended.values())
-        for job_id, ended in self._ended.items():
-            outputs = [json.loads(post)["output"] for post in self._streams[job_id].posts]
-            if output_tokens(outputs) != tokens:
-                raise RuntimeError(f"a stream is not whole: {ended.result()[-500:]!r}")
-        measured = list(self._streams.values())
+            ends = await asyncio.gather(*self._ended.values())
+        ended = list(zip(self._streams.values(), ends, strict=True))
         self._streams.clear()
         self._ended.clear()
-        return measured
+        return ended
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
         """Answer one call of the SDK."""
