@@ -88,6 +88,7 @@ class Outbox(Generic[T]):
         self.envelope_bytes = 0  # what every batch weighs beside its items
         self.sent_bytes = 0
         self.sent_tokens = 0
+        self.sent_batches = 0
         self.waited_s = 0.0  # the oldest item of each batch, together
         self._closed = False
         self._error: BaseException | None = None
@@ -235,6 +236,7 @@ class Outbox(Generic[T]):
         self._bytes -= batch_bytes
         self.sent_bytes += batch_bytes + self.envelope_bytes
         self.sent_tokens += batch_tokens
+        self.sent_batches += 1
         if batch_tokens:
             self._target = min(self._target * sizes.growth, sizes.max)
             self._begin_next(now)

@@ -93,7 +93,8 @@ class Facts:
 
     `defaults` is what vLLM reads of the model's generation_config.json, `inherited` the rest of
     it; `eos` are token ids. `most_tokens` is the deployment's own limit of an answer's length.
-    `why_no_chain` says why there is no chain; empty where it runs. `merges` is STREAM_MERGE.
+    `why_no_chain` says why there is no chain; empty where it runs. `merges` is STREAM_MERGE,
+    `receipts` is RECEIPTS.
     """
 
     vocab_size: int
@@ -103,6 +104,7 @@ class Facts:
     has_tokenizer: bool = True
     parses_reasoning: bool = False
     merges: bool = True
+    receipts: bool = False
     engine_options: Mapping[str, Any] = field(default_factory=dict)
     defaults: Mapping[str, Any] = field(default_factory=dict)
     inherited: Mapping[str, Any] = field(default_factory=dict)

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from opentelemetry import context, propagate, trace
@@ -21,10 +21,14 @@ tracer = trace.get_tracer("worker")  # does nothing without OTLP_TRACES_ENDPOINT
 
 
 class Usage(NamedTuple):
-    """How many tokens a request has read and written; None where nothing says so."""
+    """How many tokens a request has read and written; None where nothing says so.
+
+    `receipt` is more for the log, where it was asked for.
+    """
 
     prompt: int | None = None
     output: int | None = None
+    receipt: Mapping[str, Any] = MappingProxyType({})
 
 
 class Answering(Protocol):
@@ -130,6 +134,7 @@ class Record:
             "first_output_s": self._first_s if is_stream else None,
             "duration_s": took_s,
             "tokens_per_s": usage.output / took_s if usage.output else None,
+            **usage.receipt,
             "posts": self._posts,
             "bytes": sent.sent_bytes if sent else 0,
         }

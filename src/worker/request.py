@@ -36,6 +36,7 @@ NATIVE_KEYS = (
     "continue_final_message",
     "sampling_params",
     "stream",
+    "receipt",
     *BATCH_KEYS,
 )
 
@@ -113,6 +114,7 @@ class NativeRequest:
     sizes: BatchSizes
     stream: bool
     model: str | None
+    receipt: bool = False
     prompts: tuple[Prompt, ...] = ()
     messages: list[Any] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -383,6 +385,7 @@ def _read_native(job_id: str, given: dict[str, Any], sizes: BatchSizes) -> Reque
         _sizes(given, sizes),
         stream=_bool(given, "stream"),
         model=_model(given),
+        receipt=_bool(given, "receipt"),
         chat_template_kwargs=_template_kwargs(given),
         sampling_params=sampling_params,
     )

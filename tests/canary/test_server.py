@@ -161,6 +161,11 @@ TOUCHES: dict[str, list[Row]] = {
         f"{COLLECTOR}.get_nowait(self)",
         r"vllm.v1.engine.output_processor ~ self\.aggregate = output_kind == ",
     ],
+    "engine/receipts": [
+        "vllm.outputs:RequestOutput{request_id metrics num_cached_tokens}",
+        "vllm.v1.metrics.stats:RequestStateStats{first_token_ts last_token_ts scheduled_ts}",
+        "vllm.v1.metrics.stats:RequestStateStats{num_generation_tokens}",
+    ],
     "engine/places": [
         r"vllm.v1.engine.async_llm ~ self\.add_request\([^)]*priority=priority",
         "vllm.v1.engine.output_processor:OutputProcessor.get_num_unfinished_requests(self)",

@@ -127,6 +127,12 @@ class Own(Limits):
         "1: chats are answered in older names too (`reasoning_content` beside `reasoning`, "
         "`function_call` beside `tool_calls`), and not only those that ask in older names.",
     )
+    receipts: bool = variable(
+        False,
+        "1: end each native answer with a `receipt`, as `receipt: true` in a job does: time in the "
+        "queue and to the first token, prompt tokens from the cache, posts, versions, seed. The "
+        "log's line of each job, on every route, has them too.",
+    )
     max_result_mb: int = variable(
         10,
         "The largest result a job may have, in megabytes. RunPod refuses larger ones.",

@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Protocol
 from vllm.v1.engine import async_llm
 from vllm.v1.engine.output_processor import RequestOutputCollector
 
+from worker.engine import receipts
+
 MOST_LOGPROBS = 32  # of a token; more than OpenAI's API allows
 # Of all HTTP clients together. An event costs a core 50 to 130 µs: it would be busy with 10,000.
 EVENTS_PER_S = 2000
@@ -107,11 +109,14 @@ class Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM is Any to
         self._pace = _pace.get() if self.aggregate else None
         self._held = RequestOutputCollector(output_kind, request_id)
         self._tokens = 0
+        self._receipt = receipts.current()
         if self._pace is not None:
             self._pace.is_counted = True
 
     def put(self, output: Any) -> None:
         """Take an output, or the error that ends the request."""
+        if self._receipt is not None and not isinstance(output, Exception):
+            self._receipt.note(output)
         if self._pace is None or isinstance(output, Exception):
             super().put(output)
             return

@@ -7,8 +7,9 @@ from typing import Any
 
 from worker.batching import Outbox, weight
 from worker.call import Frames, PieceByPiece
-from worker.engine import rendering
+from worker.engine import receipts, rendering
 from worker.engine.pacing import paced
+from worker.engine.receipts import Receipt
 from worker.engine.server import Engine
 from worker.errors import RequestError
 from worker.facts import Facts
@@ -21,6 +22,8 @@ from worker.processor.order import Order
 from worker.record import Usage
 from worker.request import NativeRequest, Prompt
 from worker.routines.healing import heal
+
+RECEIPT = "receipt"
 
 
 class NativeCall(PieceByPiece):
@@ -37,6 +40,7 @@ class NativeCall(PieceByPiece):
         self._input_tokens = 0
         self._output_tokens = 0
         self._notes: dict[str, Any] = {}  # told once, in the first yield
+        self._receipt: dict[str, Any] = {}
 
     @property
     def asked(self) -> NativeRequest:
@@ -48,13 +52,15 @@ class NativeCall(PieceByPiece):
         Raises RequestError before anything runs when one prompt is wrong. Cancelling it aborts
         the engine's requests.
         """
+        wants_receipt = self._request.receipt or self._facts.receipts
         try:
             async with self._engine.adapters.held(self._request.model):
-                await self._write(outbox)
+                with receipts.kept(wanted=wants_receipt) as receipt:
+                    await self._write(outbox, receipt)
         except Exception as error:
             raise self._engine.translate(_first(error)) from error
 
-    async def _write(self, outbox: Outbox[Piece]) -> None:
+    async def _write(self, outbox: Outbox[Piece], receipt: Receipt | None) -> None:
         request = self._request
         if not self._engine.generates:
             raise RequestError(
@@ -95,11 +101,23 @@ class NativeCall(PieceByPiece):
                 await asyncio.sleep(0)  # all in one turn of the loop would hold it up
         if any(task.cancelled() for task in sending):  # by vLLM: a group takes it for an end
             raise RuntimeError("The engine gave a request up.")
+        if receipt is not None:
+            self._receipt = receipt.said() | {
+                "adapter": lora and lora.lora_name,
+                "seed": plan.params.seed,
+            }
+            told = self._receipt | {"versions": receipts.versions()}
+            piece = Piece(0, "", (), {RECEIPT: told})
+            self._outbox = outbox
+            outbox.put(piece, 0, piece.size_bytes)
 
     def join(self, pieces: list[Piece]) -> dict[str, Any]:
         """Make one yield of a batch: every choice in it, empty where nothing is new."""
         reply = self._reply()
         for piece in pieces:
+            if RECEIPT in piece.extra:
+                reply[RECEIPT] = piece.extra[RECEIPT] | {"posts": self._outbox.sent_batches}
+                continue
             choice = reply["choices"][piece.choice]
             choice["tokens"].append(piece.text)
             reply["usage"]["output"] += len(piece.token_ids)
@@ -122,7 +140,9 @@ class NativeCall(PieceByPiece):
     @property
     def usage(self) -> Usage:
         """Say how many tokens went in, and how many have left."""
-        return Usage(self._input_tokens, self._output_tokens) if self._choices else Usage()
+        if not self._choices:
+            return Usage()
+        return Usage(self._input_tokens, self._output_tokens, self._receipt)
 
     def _reply(self) -> dict[str, Any]:
         """Return a yield with nothing new in it."""

@@ -14,7 +14,9 @@ import msgspec
 
 from worker.batching import Outbox
 from worker.call import Headers
+from worker.engine import receipts
 from worker.engine.pacing import Spacing, paced
+from worker.engine.receipts import Receipt
 from worker.engine.server import NOTED, Engine
 from worker.errors import EngineDied, RequestError
 from worker.facts import Facts
@@ -67,11 +69,13 @@ class RouteCall:
         self._raw = raw
         self._errors_as_output = errors_as_output
         self._exchange: Exchange | None = None
+        self._receipt: Receipt | None = None
 
     @property
     def usage(self) -> Usage:
         """What the answer has said so far of its tokens."""
-        return self._exchange.usage if self._exchange else Usage()
+        usage = self._exchange.usage if self._exchange else Usage()
+        return usage if self._receipt is None else usage._replace(receipt=self._receipt.said())
 
     async def answer(self, outbox: Outbox[Any]) -> None:
         """Call the app and put its events, or its one reply, into the outbox.
@@ -80,7 +84,10 @@ class RouteCall:
         Cancelling it tells the app that the client is gone, and waits for the app to stop.
         """
 
-        with paced(outbox, merges=self._merges()) as pace:
+        with (
+            receipts.kept(wanted=self._facts.receipts) as self._receipt,
+            paced(outbox, merges=self._merges()) as pace,
+        ):
 
             def exchange(body: bytes, report: Report | None) -> Exchange:
                 return ForJob(body, report, outbox, pace, comments=self._raw)

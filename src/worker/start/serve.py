@@ -151,7 +151,13 @@ def _settings(
 def _facts(settings: Settings, engine: Engine) -> Facts:
     config = engine.client.vllm_config
     own = settings.own
-    facts = facts_of(config, limits=own, why_no_chain=engine.why_no_chain, merges=own.stream_merge)
+    facts = facts_of(
+        config,
+        limits=own,
+        why_no_chain=engine.why_no_chain,
+        merges=own.stream_merge,
+        receipts=own.receipts,
+    )
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
