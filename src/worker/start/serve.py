@@ -197,6 +197,7 @@ def _dialect(
     def own_dialect(request: Request, *, raw: bool = own.raw_openai_output) -> Any:
         if isinstance(request, NativeRequest):
             return NativeCall(request, engine, facts, turns)
+        assert isinstance(request, RouteRequest)  # a batch asks for its lines one by one
         return RouteCall(
             request,
             engine,
