@@ -56,7 +56,8 @@ def rows() -> Iterator[tuple[str, ...]]:
     known = seen()
     for kind in KINDS:
         if CANNOT not in (of := known.get(kind.model, {CANNOT: ""})):
-            yield (kind.title, _environ(kind), *(_cell(route.route, of) for route in ROUTES))
+            title = kind.title + f": {kind.note}" * bool(kind.note)
+            yield (title, _environ(kind), *(_cell(route.route, of) for route in ROUTES))
 
 
 def impossible() -> Iterator[tuple[str, str]]:
