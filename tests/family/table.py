@@ -390,7 +390,7 @@ THREE = sent(part("red"), part("blue"), part("green"))
 SEES_MISTAKES = (
     Refusal("three images where two are allowed", CHAT, THREE, "At most 2 image(s)"),
     Refusal("the same in the native form", NATIVE, THREE, "At most 2 image(s)"),
-    Refusal("base64 without what it is", CHAT, image(png("red")), "URL"),
+    Refusal("base64 without what it is", CHAT, image(png("red")), "data:image/png;base64,"),
     Refusal("a file that is no image", CHAT, image("data:image/png;base64,AAAA"), "image"),
     Refusal("an address of a private network", CHAT, image("http://127.0.0.1:9/a.png"), "data URL"),
     Refusal("a recording", CHAT, sent(words("What?"), recording()), "audio"),

@@ -79,6 +79,8 @@ def hint(message: str) -> str:
         return " Set the variable CUSTOM_CHAT_TEMPLATE, or use the route /v1/completions."
     if message.endswith("is not a multimodal model"):
         return ": it reads text alone, and takes no images, audio or video."
+    if message.startswith("The URL must be either"):
+        return " Base64 is sent as one that begins with data:image/png;base64, or the like."
     if "skip_tokenizer_init" in message:
         return " (The variable SKIP_TOKENIZER_INIT. Token ids for /v1/completions need none.)"
     if "tool-call-parser" in message and "requires" in message:
