@@ -19,6 +19,13 @@ ROWS: dict[str, Sequence[Row]] = {
         "vllm._custom_ops:cutlass_scaled_mm_supports_fp4(_)",
     ],
     "engine/probe": [r"vllm ~ class NonNvmlCudaPlatform\("],
+    "engine/measured": [
+        r"vllm ~ self\.model_memory_usage = m\.consumed_memory",
+        r"vllm ~ self\.total_consumed = profile_result",
+        r"vllm ~ self\.peak_activation_memory = \(",
+        r"vllm ~ self\.cudagraph_memory_estimate = ",
+        r"vllm ~ self\.available_kv_cache_memory_bytes = \(",
+    ],
     "engine/planner": [
         "vllm.model_executor.models.registry:_run_in_subprocess(_)",
         *(f"{STATE}:{one}" for one in ("_WORLD", "_TP", "_ETP", "_PP", "_DP", "_EP", "_EPLB")),

@@ -53,6 +53,20 @@ def exposition(served: Served) -> str:
     return text
 
 
+def test_what_the_start_measured(tiny: Served) -> None:
+    """One line has the cache that vLLM logs and the phases, but nothing that a CPU lacks."""
+    lines = re.findall(r"^measured: (.*)$", tiny.log(), re.MULTILINE)
+    figures = json.loads(lines[0])
+    logged = re.search(r"KV cache size: ([\d,]+) tokens,.*request: ([\d.]+)x", tiny.log())
+
+    assert 1 == len(lines)
+    assert logged
+    assert logged.groups() == (f"{figures['tokens']:,}", f"{figures['at_once']:.2f}")
+    assert ("cpu", 512) == (figures["card"], figures["max_model_len"])
+    assert 0 < figures["phases_s"]["loading the model"]
+    assert not {"weights", "activations", "graphs", "cache"} & figures.keys()
+
+
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_failed_job_is_found_by_its_id(tiny: Served, kind: str) -> None:
     """Exactly one line has its id, with the sentence and type that the caller got."""

@@ -4,7 +4,8 @@ vLLM's plan says exactly what weights and cache take. What a forward pass takes 
 known on the card: it is a range here, and so is everything that follows from it.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from worker.doctor.cards import GIB, Card
@@ -33,7 +34,8 @@ class Range:
 class Sum:
     """What each GPU's memory is used for, in bytes, and what its cache holds at worst and best.
 
-    A capacity is vLLM's sentence where not one request of the longest context fits.
+    A capacity is vLLM's sentence where not one request of the longest context fits. `is_measured`
+    where a start has measured it.
     """
 
     card: Card
@@ -44,6 +46,7 @@ class Sum:
     cache: Range
     worst: Capacity | str
     best: Capacity | str
+    is_measured: bool = False
 
     @property
     def answer(self) -> Answer:
@@ -98,6 +101,24 @@ def add_up(plan: Plan, card: Card, runtime: Range | None = None) -> Sum:
         cache = Range(min(fixed, room.least), min(fixed, room.most))
     worst, best = (plan.capacity(max(cache.least, 0)), plan.capacity(max(cache.most, 0)))
     return Sum(card, plan, allowed, plan.weights, runtime, cache, worst, best)
+
+
+def as_measured(one: Sum, figures: Mapping[str, Any]) -> Sum:
+    """Return the sum with what vLLM measured at a start in place of what is reckoned."""
+    if not {"weights", "cache"} <= figures.keys():
+        return one
+    weights, cache = figures["weights"], figures["cache"]
+    held = one.plan.capacity(cache)
+    beside = max(one.allowed - weights - cache, 0)
+    return replace(
+        one,
+        weights=weights,
+        runtime=Range(beside, beside),
+        cache=Range(cache, cache),
+        worst=held,
+        best=held,
+        is_measured=True,
+    )
 
 
 def runtime_of(config: Any) -> Range:

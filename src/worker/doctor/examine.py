@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from worker.configuration.settings import Settings
-from worker.doctor import advice, wants, weights
+from worker.doctor import advice, measured, wants, weights
 from worker.doctor.cards import CARDS, Card
-from worker.doctor.estimate import Sum, add_up
+from worker.doctor.estimate import Sum, add_up, as_measured
 from worker.doctor.wants import Wants
 from worker.doctor.weights import Weights
 from worker.engine import card as absent
@@ -64,10 +64,12 @@ def examine(
         token=named.hf_token if isinstance(named.hf_token, str) else None,
     )
     count, cards = (wanted[0], (wanted[1],)) if wanted else (1, CARDS)
+    places = {one.name: measured.place(environ, settings.args, one.name) for one in cards}
+    known = {name: measured.find(place) for name, place in places.items()}
     sums, refusals, unjudged = [], {}, ""
     for one in cards:
         try:
-            sums.append(judge(args, count, one))
+            sums.append(as_measured(judge(args, count, one), known[one.name]))
         except StartError as error:
             if wanted:
                 raise

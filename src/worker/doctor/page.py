@@ -63,6 +63,7 @@ def _values(one: Sum) -> dict[str, Any]:
     return {
         "card": one.card.name,
         "answer": one.answer,
+        "measured": one.is_measured,
         "memory": one.card.memory,
         "weights": one.weights,
         "runtime": vars(one.runtime),
@@ -134,6 +135,9 @@ def _one(report: Report, one: Sum, console: Console) -> None:
             )
     console.print()
     _files(report, console)
+    if one.is_measured:
+        console.print("Measured at a start of this model on such a card, with the same options.")
+        return
     console.print(
         f"Activations and graphs: at least one layer's tensors, at most what was {SOURCE}.",
         style="dim",
@@ -220,6 +224,8 @@ def _times(count: float) -> str:
 
 
 def _gibs(least: int, most: int) -> str:
+    if least == most:
+        return gib(most)
     return f"{max(least, 0) / GIB:.1f} to {gib(most)}"
 
 

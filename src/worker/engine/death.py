@@ -20,7 +20,7 @@ from vllm.utils.torch_utils import OMP_NUM_THREADS_SET_BY_VLLM
 from vllm.v1.engine import coordinator, core
 from vllm.v1.executor import multiproc_executor
 
-from worker.engine import refusals
+from worker.engine import measured, refusals
 from worker.engine.causes import LOADING, local
 from worker.lifetime import Child
 
@@ -49,6 +49,7 @@ def _engine_core(path: Path, refused: Path, *args: Any, **kwargs: Any) -> None:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     _note_errors(path)
     refusals.listen(str(refused))
+    measured.listen()
     # Where its workers find each other: by a file there, and by shared memory named after that.
     multiproc_executor.get_file_store_init_method = lambda: (
         f"file://{path.parent}/{path.parent.name}-{uuid.uuid4().hex}"
@@ -60,6 +61,7 @@ def _engine_core(path: Path, refused: Path, *args: Any, **kwargs: Any) -> None:
 def _worker(path: Path, *args: Any, **kwargs: Any) -> None:
     """Run one of vLLM's workers; in a child of the child."""
     _note_errors(path)
+    measured.listen()
     _worker_main(*args, **kwargs)
 
 

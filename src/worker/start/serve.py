@@ -26,9 +26,11 @@ from worker.dialects.call import Dialect, DialectCall
 from worker.dialects.huggingface import HuggingFace
 from worker.dialects.ollama import Ollama
 from worker.doctor import certain
+from worker.doctor import measured as kept
 from worker.door import Door
 from worker.engine import media, probe, server
 from worker.engine.adapters import Adapters, Store
+from worker.engine import command_line, measured, media, probe, server
 from worker.engine.facts import facts_of, model_defaults, room
 from worker.engine.places import Places
 from worker.engine.server import Engine
@@ -86,6 +88,7 @@ def run(
         try:
             start.phase("reading the configuration")
             settings, args = _settings(environ, baked)
+            place = kept.place(environ, settings.args, measured.card())
             if settings.own.metrics_port:
                 metrics.serve(settings.own.metrics_port)
             with start.watched(
@@ -121,6 +124,13 @@ def run(
             metrics.START.labels(name).set(seconds)
         lag = loop.create_task(metrics.watch_loop())
         say(start.report())
+        try:
+            figures = loop.run_until_complete(measured.ask(engine.client))
+            phases = {name: round(took, 1) for name, took in start.took().items()}
+            its = {"model": settings.model, "card": measured.card(), "vllm": command_line.version()}
+            say(f"measured: {kept.keep(place, {**its, **figures, 'phases_s': phases})}")
+        except Exception:  # no reason to end a worker that is ready
+            log.warning("What this start measured is not known.", exc_info=True)
         try:
             if ports:
                 ports.serve(
