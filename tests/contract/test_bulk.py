@@ -110,7 +110,7 @@ def test_a_batch_streams(tiny: Served) -> None:
 
 
 def test_chats_beside_a_batch(tiny: Served, batch_folder: Path) -> None:
-    """While a batch runs, chat jobs begin as soon as beside as many single jobs, and finish."""
+    """While a batch runs chats come through it: twenty are over long before it is."""
     lines = [chat(i, max_tokens=32) for i in range(2000)]
     (batch_folder / "long.jsonl").write_text(jsonl(lines))
     job = tiny.endpoint.submit({"batch": {"input": "long.jsonl", "output": "long.out.jsonl"}})

@@ -122,23 +122,23 @@ class BatchCall:
         target: Target | None = None
         source: Source | None = None
         try:
+            source = await self._read(opening.source, asked, bulk.stores, bulk.max_line_bytes, over)
             target = await self._write(opening.target, asked, bulk.stores)
             self._count.found, self._count.failed = await self._write(target.open)
             if self._count.found:
                 log.info("batch %s goes on: %d lines are done", asked.job_id, self._count.found)
-            source = await self._read(opening.source, asked, bulk.stores, bulk.max_line_bytes, over)
             why = await self._run(source, target, outbox)
             place = await self._write(partial(target.finish, is_whole=True))
             summary = self._count.said() | place | ({"ended": why} if why else {})
             outbox.put({"batch": summary}, 1, weight(summary))
         except asyncio.CancelledError:
             # On the thread alone: a second cancelling would end whatever is awaited here.
-            if target is not None and source is not None:
+            if target is not None:
                 writer.submit(target.add, self._results)
                 writer.submit(partial(target.finish, is_whole=False))
             raise
         except (RequestError, OSError):
-            if target is not None and source is not None:
+            if target is not None and self._results:
                 with suppress(RequestError, OSError):
                     await self._write(target.add, self._results)
             raise
@@ -183,7 +183,14 @@ class BatchCall:
             fresh = await self._write(target.fresh, window)
             for line in sorted(fresh, key=lambda line: line.begins):
                 await self._begin(line, group, outbox)
-            window = await following
+            try:
+                window = await following
+            except RequestError:
+                await self._all_answered()
+                raise
+        await self._all_answered()
+
+    async def _all_answered(self) -> None:
         while self._running:
             self._freed.clear()
             await self._freed.wait()
@@ -197,9 +204,10 @@ class BatchCall:
             asked = request.read(job, self._asked.sizes, self._bulk.limits)
             if isinstance(asked, BatchRequest):
                 raise RequestError("A line of a batch is no batch.")
-        except RequestError as error:
+        except Exception as error:
+            told = error if isinstance(error, RequestError) else unforeseen(error)
             await self._has_room(0)
-            self._put(lines.refused(line, job_id, error), outbox)
+            self._put(lines.refused(line, job_id, told), outbox)
             return
         sequences = asked.sequences
         await self._has_room(sequences)

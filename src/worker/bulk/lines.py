@@ -41,7 +41,7 @@ def read(number: int, content: bytes | Mapping[str, Any] | Any) -> Line:
         return unread(number, f"The line must be an object, not {shown(value)}.")
     name = "custom_id" if "custom_id" in value else "id"
     custom_id = value.get(name)
-    if not isinstance(custom_id, str) or not custom_id:
+    if not isinstance(custom_id, str) or not custom_id or not custom_id.isprintable():
         return unread(number, "The line has no custom_id, a text that tells it from the others.")
     if "url" in value:
         strange = next((key for key in value if key not in KEYS), None)

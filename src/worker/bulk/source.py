@@ -2,11 +2,10 @@
 
 import gzip
 import hashlib
+import json
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 from typing import Any, BinaryIO, Protocol
-
-import msgspec
 
 from worker.bulk import lines
 from worker.bulk.lines import Line
@@ -67,7 +66,7 @@ class InFile:
         found: list[Line] = []
         taken = 0
         try:
-            while len(found) < WINDOW and taken < WINDOW_BYTES:
+            while len(found) < WINDOW and (taken < WINDOW_BYTES or not found):
                 content = self._file.readline(self._most + 1)
                 if not content:
                     break
@@ -79,11 +78,12 @@ class InFile:
                     found.append(lines.read(self._number, content))
                 taken += size
         except (EOFError, gzip.BadGzipFile, OSError, ValueError) as error:
-            raise RequestError(
-                f"input: {self._name} breaks off or is damaged after line {self._number:,}: {error}"
-                ". The lines before it are done.",
-                param="input",
-            ) from None
+            if not found:
+                raise RequestError(
+                    f"input: {self._name} breaks off or is damaged after line {self._number:,}: "
+                    f"{error}. The lines before it are done.",
+                    param="input",
+                ) from None
         self.share = self._raw.tell() / self._size if self._size and found else 1.0
         return found
 
@@ -106,7 +106,7 @@ def identity(source: str | Sequence[Any]) -> str:
     if isinstance(source, str):
         content = source.partition("?")[0].encode()  # without what signs it
     else:
-        content = msgspec.json.encode(source)
+        content = json.dumps(source).encode()
     return hashlib.sha256(content).hexdigest()[:16]
 
 

@@ -174,12 +174,13 @@ BAD_LINES = [
         b'{"custom_id": "a", "url": "/v1/completions", "body": {"prompt": "\\ud800"}}\n',
         "is no JSON",
     ),
+    (jsonl(line("a\ud800")), "is no JSON"),
     (jsonl(line("first")), 'the custom_id "first" too'),
     (jsonl(line("a", "x" * 5_000_000)), "MAX_LINE_MB"),
 ]
 
 
-@pytest.mark.parametrize(("bad", "sentence"), BAD_LINES, ids=[s for _, s in BAD_LINES])
+@pytest.mark.parametrize(("bad", "sentence"), BAD_LINES)
 def test_a_bad_line_is_a_line_with_an_error(tmp_path: Path, bad: bytes, sentence: str) -> None:
     """Whatever is wrong with a line is said in its result, and the lines around it are answered.
 
@@ -379,6 +380,25 @@ def test_a_full_volume(volume: Path) -> None:
     assert 507 == refused.value.code
     assert 0 < len(half) < 3000
     assert 3000 == len(every) == len({one["custom_id"] for one in every})
+
+
+def test_an_input_that_breaks_off(tmp_path: Path) -> None:
+    """A damaged file ends the batch with a sentence once the lines before that are answered."""
+    content = gzip.compress(jsonl(*(line(str(i)) for i in range(5000))))
+    (tmp_path / "in.gz").write_bytes(content[: len(content) // 2])
+    with pytest.raises(RequestError, match="breaks off or is damaged after line") as told:
+        run(bulk(Answers(), tmp_path), {"input": "in.gz", "output": "out"})
+    after = int(told.value.message.partition("after line ")[2].partition(":")[0].replace(",", ""))
+
+    assert 1000 < after == len(results(tmp_path / "out")) < 5000
+
+
+def test_an_input_that_is_not_there(tmp_path: Path) -> None:
+    """A wrong name leaves nothing behind, so that the right one can have the same output."""
+    with pytest.raises(RequestError, match="does not exist"):
+        run(bulk(Answers(), tmp_path), {"input": "in.jsonl", "output": "out"})
+
+    assert [] == list(tmp_path.iterdir())
 
 
 @pytest.fixture
