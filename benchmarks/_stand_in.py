@@ -25,6 +25,7 @@ from aiohttp import web
 from local_endpoint.usage import output_tokens
 
 SDK_CACHE = Path(__file__).parents[1] / ".cache" / "sdk"
+PROGRESS = b'{"status": "IN_PROGRESS"'
 HOLD_S = 20.0  # of a poll without an answer
 START_S, RUN_S, LEAVE_S = 240.0, 120.0, 10.0  # time limits of a worker
 
@@ -99,7 +100,8 @@ class Platform:
         if call == "job-stream":
             self._streams[job[0]].add(body)
         elif call == "job-done":
-            self._ended[job[0]].set_result(body)
+            if not body.startswith(PROGRESS):
+                self._ended[job[0]].set_result(body)
         elif call == "job-stop":
             await asyncio.sleep(HOLD_S)
             return web.Response(status=204)

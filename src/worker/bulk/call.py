@@ -57,7 +57,6 @@ class Count:
 
     began_s: float = field(default_factory=time.monotonic)
     found: int = 0  # results that were there when it began
-    read: int = 0
     done: int = 0  # of this run
     failed: int = 0
     prompt_tokens: int = 0
@@ -178,7 +177,6 @@ class BatchCall:
         """Begin every line as soon as there is room, and wait until all are answered."""
         window = await self._read(source.window)
         while window:
-            self._count.read += len(window)
             following = self._read(source.window)
             fresh = await self._write(target.fresh, window)
             for line in sorted(fresh, key=lambda line: line.begins):
@@ -299,7 +297,7 @@ class BatchCall:
             took_s = time.monotonic() - count.began_s
             left_s = 0.0
             if count.done and source.share:
-                lines_left = count.read / source.share - count.found - count.done
+                lines_left = source.number / source.share - count.found - count.done
                 left_s = max(lines_left, 0.0) * took_s / count.done
                 said["left_s"] = round(left_s)
             shown = " ".join(f"{name}={value}" for name, value in said.items())

@@ -18,9 +18,10 @@ WINDOW_BYTES = 16_000_000
 class Source(Protocol):
     """What a batch reads; everything blocks, and is called by one thread at a time.
 
-    `share` is how much of it was read, from 0 to 1.
+    `number` lines of it were read, and `share` is how much of it that is, from 0 to 1.
     """
 
+    number: int
     share: float
 
     def window(self) -> list[Line]:
@@ -34,14 +35,14 @@ class Given:
 
     def __init__(self, given: Sequence[Any]) -> None:
         self._given = given
-        self._read = 0
+        self.number = 0
         self.share = 0.0
 
     def window(self) -> list[Line]:
-        some = self._given[self._read : self._read + WINDOW]
-        found = [lines.read(self._read + i, line) for i, line in enumerate(some, 1)]
-        self._read += len(some)
-        self.share = self._read / len(self._given) if self._given else 1.0
+        some = self._given[self.number : self.number + WINDOW]
+        found = [lines.read(self.number + i, line) for i, line in enumerate(some, 1)]
+        self.number += len(some)
+        self.share = self.number / len(self._given) if self._given else 1.0
         return found
 
     def close(self) -> None:
@@ -59,7 +60,7 @@ class InFile:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         self._file: Any = gzip.GzipFile(fileobj=file) if is_gzip else file
-        self._number = 0
+        self.number = 0
         self.share = 0.0
 
     def window(self) -> list[Line]:
@@ -70,17 +71,17 @@ class InFile:
                 content = self._file.readline(self._most + 1)
                 if not content:
                     break
-                self._number += 1
+                self.number += 1
                 size = len(content)
                 if size > self._most and not content.endswith(b"\n"):
                     found.append(self._too_long(content))
                 elif content.strip():
-                    found.append(lines.read(self._number, content))
+                    found.append(lines.read(self.number, content))
                 taken += size
         except (EOFError, gzip.BadGzipFile, OSError, ValueError) as error:
             if not found:
                 raise RequestError(
-                    f"input: {self._name} breaks off or is damaged after line {self._number:,}: "
+                    f"input: {self._name} breaks off or is damaged after line {self.number:,}: "
                     f"{error}. The lines before it are done.",
                     param="input",
                 ) from None
@@ -93,7 +94,7 @@ class InFile:
             content = self._file.readline(1 << 20)
             size += len(content)
         return lines.unread(
-            self._number,
+            self.number,
             f"The line has {size:,} bytes, and this worker takes {self._most:,} (MAX_LINE_MB).",
         )
 
