@@ -241,9 +241,6 @@ def test_all_thought_and_no_answer(agents: Served, stream: bool) -> None:
 
 # --- older names
 
-CITY = {"type": "object", "properties": {"city": {"const": "Rome"}}, "required": ["city"]}
-WEATHER = {"name": "weather", "parameters": CITY | {"additionalProperties": False}, "strict": True}
-
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_older_names_of_structured_outputs(agents: Served, stream: bool) -> None:
@@ -260,17 +257,15 @@ def test_older_names_of_structured_outputs(agents: Served, stream: bool) -> None
 @pytest.mark.parametrize("stream", [False, True])
 def test_functions(agents: Served, stream: bool) -> None:
     """A request with functions is answered with a call, as it was before there were tools."""
-    asked = {"functions": [WEATHER], "function_call": {"name": "weather"}}
+    asked = {"functions": [{"name": "now"}], "function_call": {"name": "now"}}
     record = chat(agents, **PLAIN, **asked, stream=stream, max_tokens=40)
-    if stream:
-        calls = [delta["function_call"] for delta in texts(record) if "function_call" in delta]
-        name = "".join(call.get("name") or "" for call in calls)
-        arguments = "".join(call.get("arguments") or "" for call in calls)
-    else:
-        call = output(record)[0]["choices"][0]["message"]["function_call"]
-        name, arguments = call["name"], call["arguments"]
+    said = texts(record) if stream else [output(record)[0]["choices"][0]["message"]]
+    told = [one for one in said if one.get("tool_calls")]
 
-    assert ("weather", {"city": "Rome"}) == (name, json.loads(arguments))
+    assert [one["tool_calls"][0]["function"] for one in told] == [
+        one["function_call"] for one in told
+    ]
+    assert "now" == "".join(one["function_call"].get("name") or "" for one in told)
 
 
 def test_older_names_in_replies(agents: Served) -> None:
