@@ -13,23 +13,28 @@ pytestmark = pytest.mark.timeout(300)
 
 HELLO = [{"role": "user", "content": "Hello"}]
 LENGTH = 12
+SHORT = {"max_new_tokens": LENGTH}
 GREEDY = {"temperature": 0, "num_predict": LENGTH}
 JSON = {"type": "object", "properties": {"a": {"const": "b"}}, "required": ["a"]}
 BODIES: list[tuple[str, Any]] = [
-    ("/", {"inputs": "Hello", "parameters": {"max_new_tokens": LENGTH, "details": True}}),
+    ("/", {"inputs": "Hello", "parameters": SHORT | {"details": True}}),
     ("/", {"inputs": ["Hello", "you"], "parameters": {"max_new_tokens": 3}}),
     ("/", {"inputs": HELLO, "parameters": {"max_new_tokens": 3}, "options": {"use_cache": False}}),
-    ("/generate", {"inputs": "Hello", "parameters": {"stop": ["e"], "return_full_text": True}}),
+    ("/generate", {"inputs": "Hello", "parameters": SHORT | {"stop": ["e"]}}),
+    ("/generate", {"inputs": "Hello", "parameters": SHORT | {"return_full_text": True}}),
     (
         "/generate",
-        {"inputs": "Hello", "parameters": {"grammar": {"type": "json", "value": JSON}}},
+        {"inputs": "Hello", "parameters": SHORT | {"grammar": {"type": "json", "value": JSON}}},
     ),
     (
         "/generate",
-        {"inputs": "Hello", "parameters": {"details": True, "top_n_tokens": 2, "truncate": 1}},
+        {"inputs": "Hello", "parameters": SHORT | {"details": True, "top_n_tokens": 2}},
     ),
-    ("/generate_stream", {"inputs": "Hello", "parameters": {"max_new_tokens": LENGTH}}),
-    ("/", {"inputs": "Hello", "stream": True, "parameters": {"seed": 5, "temperature": 0.9}}),
+    ("/generate_stream", {"inputs": "Hello you", "parameters": SHORT | {"truncate": 1}}),
+    (
+        "/",
+        {"inputs": "Hello", "stream": True, "parameters": SHORT | {"seed": 5, "temperature": 0.9}},
+    ),
     ("/api/chat", {"messages": HELLO, "options": GREEDY, "stream": False}),
     ("/api/chat", {"model": "also-tiny", "messages": HELLO, "options": GREEDY}),
     ("/api/chat", {"messages": HELLO, "options": GREEDY, "format": JSON}),
