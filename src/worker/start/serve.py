@@ -28,9 +28,8 @@ from worker.dialects.ollama import Ollama
 from worker.doctor import certain
 from worker.doctor import measured as kept
 from worker.door import Door
-from worker.engine import media, probe, server
-from worker.engine.adapters import Adapters, Store
 from worker.engine import command_line, measured, media, probe, server
+from worker.engine.adapters import Adapters, Store
 from worker.engine.facts import facts_of, model_defaults, room
 from worker.engine.places import Places
 from worker.engine.server import Engine
