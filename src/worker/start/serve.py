@@ -2,10 +2,8 @@
 
 import argparse
 import asyncio
-import functools
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,39 +16,25 @@ from starlette.middleware.cors import CORSMiddleware
 
 from worker import metrics, record
 from worker.batching import BatchSizes
-from worker.bulk.call import BatchCall, Bulk
 from worker.call import Call
 from worker.configuration.settings import Settings
-from worker.configuration.variables import Own
-from worker.dialects.call import Dialect, DialectCall
-from worker.dialects.huggingface import HuggingFace
-from worker.dialects.ollama import Ollama
 from worker.doctor import certain
 from worker.doctor import measured as kept
 from worker.door import Door
 from worker.engine import command_line, measured, media, probe, server
-from worker.engine.adapters import Adapters, Store
 from worker.engine.facts import facts_of, model_defaults, room
-from worker.engine.places import Places
 from worker.engine.server import Engine
 from worker.errors import StartError
 from worker.facts import Facts
 from worker.generation import inherited
-from worker.generation.turns import Turns
 from worker.handler import Handler
 from worker.logs import say
-from worker.model import adapters, locate
-from worker.native.call import NativeCall
-from worker.openai.call import RouteCall
-from worker.openai.older_names import OlderNames
-from worker.openai.routes import Routes
+from worker.model import locate
 from worker.processor import reports
-from worker.request import BatchRequest, NativeRequest, Request, RouteRequest
-from worker.start import ending, sdk
+from worker.request import Request
+from worker.start import answering, ending, sdk
 from worker.start.ending import fail, leave
 from worker.start.progress import Startup
-from worker.storage.bucket import Keys
-from worker.storage.folder import Folder
 from worker.storage.stores import Stores
 
 if TYPE_CHECKING:
@@ -106,10 +90,12 @@ def run(
                 engine = stack.enter_context(
                     server.running(args, served, loop, settings.own, folder)
                 )
-                engine = replace(engine, adapters=_adapters(settings, engine, environ, stack))
+                engine = replace(
+                    engine, adapters=answering.adapters_on_demand(settings, engine, environ, stack)
+                )
                 facts = _facts(settings, engine)
-                stores = _stores(settings.own)
-                dialect = _dialect(settings, engine, facts, stores)
+                stores = answering.places_of_files(settings.own)
+                dialect = answering.calls(settings, engine, facts, stores)
                 handler = _handler(settings, dialect, stores)
                 door = _door(settings, dialect)
                 watch = loop.create_task(ending.watch(engine, door if ports else handler))
@@ -123,13 +109,7 @@ def run(
             metrics.START.labels(name).set(seconds)
         lag = loop.create_task(metrics.watch_loop())
         say(start.report())
-        try:
-            figures = loop.run_until_complete(measured.ask(engine.client))
-            phases = {name: round(took, 1) for name, took in start.took().items()}
-            its = {"model": settings.model, "card": measured.card(), "vllm": command_line.version()}
-            say(f"measured: {kept.keep(place, {**its, **figures, 'phases_s': phases})}")
-        except Exception:  # no reason to end a worker that is ready
-            log.warning("What this start measured is not known.", exc_info=True)
+        measuring = loop.create_task(_keep_measured(settings, engine, start, place))
         try:
             if ports:
                 ports.serve(
@@ -142,8 +122,8 @@ def run(
                 sdk.serve(handler.handle, loop, _concurrency(settings, engine))
         except Exception as error:
             fail(error)
-        watch.cancel()
-        lag.cancel()
+        for task in (watch, lag, measuring):
+            task.cancel()
     record.flush()
     leave(0)
 
@@ -170,97 +150,18 @@ def _facts(settings: Settings, engine: Engine) -> Facts:
     return replace(facts, inherited=inherited.read(model_defaults(config), facts))
 
 
-def _adapters(
-    settings: Settings, engine: Engine, environ: Mapping[str, str], stack: ExitStack
-) -> Adapters:
-    own, token = settings.own, settings.args.hf_token
-    if not own.lora_allowed:
-        return Adapters()
-    folder = reports.Folder(Path(tempfile.gettempdir()))
-    stack.callback(folder.remove)
-    find = functools.partial(
-        adapters.find,
-        caches=locate.caches(environ),
-        own=folder.path,
-        token=token if isinstance(token, str) else None,
-    )
-    store = Store(find, adapters.remove, own.lora_disk_gb * 1_000_000_000)
-    return Adapters(engine.app, engine.client, store, own.lora_allowed)
-
-
-def _dialect(
-    settings: Settings, engine: Engine, facts: Facts, stores: Stores
-) -> Callable[[Request], Any]:
-    own = settings.own
-    turns = Turns(own.max_chains, own.max_costly_chains)
-    routes = Routes(engine.app, own.extra_routes)
-    older = OlderNames(own.strict_openai, own.old_reply_names)
-    for warning in routes.warnings:
-        log.warning(warning)
-
-    others: dict[str, Dialect] = {
-        "huggingface": HuggingFace(),
-        "ollama": Ollama(_abilities(settings.args, engine, facts)),
-    }
-
-    def own_dialect(request: Request, *, raw: bool = own.raw_openai_output) -> Any:
-        if isinstance(request, NativeRequest):
-            return NativeCall(request, engine, facts, turns)
-        assert isinstance(request, RouteRequest)  # a batch asks for its lines one by one
-        return RouteCall(
-            request,
-            engine,
-            routes,
-            facts,
-            turns,
-            older,
-            model=settings.served_model_names[0],
-            raw=raw,
-            errors_as_output=own.openai_errors_as_output,
-        )
-
-    def dialect(request: Request) -> Any:
-        if isinstance(request, BatchRequest):
-            return BatchCall(request, bulk)
-        if isinstance(request, RouteRequest) and request.dialect in others:
-            within = functools.partial(own_dialect, raw=False)
-            raw, other = own.raw_openai_output, others[request.dialect]
-            return DialectCall(request, other, within, own, raw=raw)
-        return own_dialect(request)
-
-    bulk = Bulk(
-        dialect,
-        Places(engine.client),
-        stores,
-        own,
-        reserved=own.batch_reserved_slots,
-        max_line_bytes=own.max_line_mb * 1_000_000,
-        max_result_bytes=own.max_result_mb * 1_000_000,
-        tell=sdk.tell_progress,
-    )
-    return dialect
-
-
-def _abilities(args: argparse.Namespace, engine: Engine, facts: Facts) -> list[str]:
-    """Return what the model can do, in Ollama's words."""
-    there = {
-        "completion": engine.generates,
-        "embedding": not engine.generates,
-        "tools": args.enable_auto_tool_choice,
-        "thinking": facts.parses_reasoning,
-        "vision": engine.client.model_config.is_multimodal_model,
-    }
-    return [name for name, can in there.items() if can]
-
-
-def _stores(own: Own) -> Stores:
-    named = (own.bucket_endpoint_url, own.bucket_access_key_id, own.bucket_secret_access_key)
-    keys = None
-    if all(named) and own.bucket_name:
-        # The deployer's own server may be anywhere.
-        home = own.bucket_name.strip("/")
-        keys = Keys(*named, home=home, is_bound=True, may_be_private=True)
-    return Stores(Folder(own.batch_folder), keys, own.allow_private_media)
+async def _keep_measured(
+    settings: Settings, engine: Engine, start: Startup, place: Path | None
+) -> None:
+    """Write what this start has measured into the log, and where the doctor looks for it."""
+    try:
+        figures = await measured.ask(engine.client)
+        phases = {name: round(took, 1) for name, took in start.took().items()}
+        its = {"model": settings.model, "card": measured.card(), "vllm": command_line.version()}
+        said = {**its, **figures, "phases_s": phases}
+        say(f"measured: {await asyncio.to_thread(kept.keep, place, said)}")
+    except Exception:  # no reason to end a worker that is ready
+        log.warning("What this start measured is not known.", exc_info=True)
 
 
 def _handler(settings: Settings, dialect: Callable[[Request], Call], stores: Stores) -> Handler:
