@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "src"))
+sys.path[:0] = [str(HERE.parent / "src"), str(HERE.parent / "tests")]
 # vLLM reads the help texts of its options only where this stands on the command line.
 ARGUMENTS, sys.argv[1:] = sys.argv[1:], ["--help"]
 
 import hub  # noqa: E402
 from prometheus_client import REGISTRY  # noqa: E402
 
+from family import page as models  # noqa: E402
 from local_endpoint import knobs  # noqa: E402
 from worker import metrics, sentences  # noqa: E402, F401 - the first registers its own
 from worker.configuration.retired import RETIRED  # noqa: E402
@@ -285,7 +286,27 @@ def _accepted(row: Parameter) -> str:
     return ", ".join(f"`{json.dumps(v)}`" for v in nothing if row.fits(v, Facts(0, 0)))
 
 
+def models_page() -> str:
+    """Return docs/models.md."""
+    head = models.HEAD.format(**models.seen()["about"])
+    return "\n".join(
+        [
+            head,
+            _table(("Kind", "Variables", *models.columns()), models.rows()),
+            "## What vLLM's CPU build cannot\n",
+            "Each was started, and this is its last line. None of it is known of a GPU.\n",
+            _table(("Kind", "Last line"), models.impossible()),
+            "## Starts that fail\n",
+            _table(("Kind", "Variables", "Last line"), models.starts()),
+            "## What is refused\n",
+            "At both doors alike; where a route is missing, its own routes follow.\n",
+            _table(("Sent", "To", "A model of the kind", "Answer"), models.refusals()),
+        ]
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
+    "models.md": models_page,
     "settings.md": settings_page,
     "parameters.md": parameters_page,
     "local-endpoint-knobs.md": knobs_page,
