@@ -52,7 +52,7 @@ COPY src/worker/ src/worker/
 COPY src/local_endpoint/ src/local_endpoint/
 ENV PYTHONPATH=/opt/worker-vllm/src PYTHONUNBUFFERED=1 RUNPOD_LOG_LEVEL=INFO
 LABEL org.opencontainers.image.title="worker-vllm" \
-      org.opencontainers.image.description="A RunPod serverless worker that serves any Hugging Face model with vLLM" \
+      org.opencontainers.image.description="A RunPod serverless worker that serves Hugging Face models with vLLM" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="0.4.0"
 # vLLM's image starts `vllm serve`; RunPod stops the worker by a signal to this process.

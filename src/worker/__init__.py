@@ -1,3 +1,3 @@
-"""A RunPod serverless worker that serves any Hugging Face model with vLLM. Start at `handler`."""
+"""A RunPod serverless worker that serves Hugging Face models with vLLM. Start at `handler`."""
 
 __version__ = "0.4.0"
