@@ -47,6 +47,7 @@ def check(build: Build, **environ: str) -> subprocess.Popen[str]:
     )
 
 
+@pytest.mark.slow
 def test_a_baked_model_needs_no_network(build: Build, hub: Hub) -> None:
     """With the hub off it is verified, and the worker finds it under its name and no other."""
     hub.add_folder(NAME, models.path("tiny"))

@@ -83,7 +83,7 @@ def test_the_start_names_what_is_wrong_with_the_configuration(agents: Served) ->
 # --- signs of life
 
 
-@pytest.mark.parametrize("size", [1, 50])
+@pytest.mark.parametrize("size", [1, pytest.param(50, marks=pytest.mark.slow)])
 def test_a_stream_that_waits_shows_that_it_lives(agents: Served, size: int) -> None:
     """Behind a long job the comments of SSE_KEEP_ALIVE_INTERVAL leave at once, and count nothing.
 

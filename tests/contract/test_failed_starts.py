@@ -101,6 +101,7 @@ def test_a_killed_process(title: str, name: str) -> None:
     assert "memory" in said
 
 
+@pytest.mark.slow
 def test_an_error_that_nobody_foresaw() -> None:
     """Whatever ends a start ends the process with a sentence."""
     said = error(LOGGING_CONFIG='{"pylogging_config_file": "/nowhere.json"}')

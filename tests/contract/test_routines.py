@@ -74,7 +74,11 @@ def _job(**more: Any) -> dict[str, Any]:
     return {"prompt": PROMPT, "sampling_params": SAMPLED_BEAMS | more}
 
 
-@pytest.mark.parametrize("scores", [{}, {"output_scores": 2}], ids=["plain", "scores"])
+@pytest.mark.parametrize(
+    "scores",
+    [{}, pytest.param({"output_scores": 2}, marks=pytest.mark.slow)],
+    ids=["plain", "scores"],
+)
 def test_a_pair_that_lost_step_is_over_at_once(tiny: Served, scores: dict[str, Any]) -> None:
     """Guided answers take two engine tokens for each of theirs, and few more.
 

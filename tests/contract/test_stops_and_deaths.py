@@ -24,12 +24,13 @@ ENDLESS = {"max_tokens": LONG, "ignore_eos": True}
             marks=pytest.mark.slow,
         ),
         ({"prompt": ["Hello", "you"], "sampling_params": ENDLESS | {"n": 2}}, 4),
-        (
+        pytest.param(
             {
                 "openai_route": "/v1/completions",
                 "openai_input": ENDLESS | {"prompt": "Hello", "stream": True},
             },
             1,
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             {"openai_route": "/v1/completions", "openai_input": ENDLESS | {"prompt": "Hello"}},

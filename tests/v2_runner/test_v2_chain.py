@@ -11,7 +11,7 @@ from local_endpoint import Record
 from served import Served, serve
 from v2_runner import v2_environ
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 GOLDEN = Path(__file__).parents[1] / "golden"
 FIXED = {"max_new_tokens": 16, "return_token_ids": True, "do_sample": False}
 SETTINGS: list[dict[str, Any]] = [

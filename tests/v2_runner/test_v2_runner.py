@@ -10,7 +10,7 @@ import models
 from served import Served, serve
 from v2_runner import v2_environ
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 PROMPTS = [
     "Hello",

@@ -45,6 +45,7 @@ def test_a_card_on_which_it_does_not_fit(llama: str) -> None:
     assert "vllm" not in done.stderr
 
 
+@pytest.mark.slow
 def test_json_and_the_trials_hold(llama: str) -> None:
     """As JSON for programs; what it says to try is then true."""
     done = doctor("--json", MODEL_NAME=llama, GPU="L4")

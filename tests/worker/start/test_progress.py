@@ -116,6 +116,7 @@ def test_how_long_it_took(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_worker_that_gets_no_model(tmp_path: Path) -> None:
     """A worker whose hub says nothing leaves with code 1, and tells one caller why."""
     with (
