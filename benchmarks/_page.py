@@ -44,17 +44,19 @@ It does share the cores, so tokens a second beside AsyncLLM, which posts nothing
 """
 
 
-LIMITS = """### What limits those that are not met
+LIMITS = """\
+### What limits those that are not met
 
-- AsyncLLM answers nobody: it takes no jobs, reads no requests and posts nothing. What a job costs the
-  host beside its tokens (take it, read it, vLLM's web app, its posts) is one to three milliseconds, by
-  the profiles a third of it the SDK's and aiohttp's, a third vLLM's app, and a fifth the kernel's, in
-  writing to a socket. With everything on two cores the engine waits meanwhile: the more, the shorter
-  the answers, so most of all for 256 streams of 64 tokens. On a GPU the engine has its own.
+- AsyncLLM answers nobody: it takes no jobs, reads no requests and posts nothing. What a job costs
+  the host beside its tokens (take it, read it, vLLM's web app, its posts) is one to three
+  milliseconds, by the profiles a third of it the SDK's and aiohttp's, a third vLLM's app, and a
+  fifth the kernel's, in writing to a socket. With everything on two cores the engine waits
+  meanwhile: the more, the shorter the answers, so most of all for 256 streams of 64 tokens. On a
+  GPU the engine has its own.
 - The proxy is cheaper the more it falls behind, because what has piled up then shares a post.
 - `vllm serve` does the same: its events hold several tokens when its reader is late.
-- The first token of an idle worker waits for the job's way through vLLM's web app, which the native
-  path has not.
+- The first token of an idle worker waits for the job's way through vLLM's web app, which the
+  native path has not.
 """
 
 
