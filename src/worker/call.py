@@ -88,17 +88,15 @@ class PieceByPiece:
         answering = begin(self.answer(outbox), outbox)
         leaving.add_done_callback(lambda _: answering.cancel())
         try:
-            whole: list[Any] = []
-            while (items := await outbox.next()) is not None:
-                if streams:
+            if streams:
+                while (items := await outbox.next()) is not None:
                     for event in self.said(items):
                         await reply.event(self.frames.written(event), self.frames.content_type)
-                else:
-                    whole += items
-            if streams:
                 await reply.event(self.frames.end, self.frames.content_type, is_last=True)
-            elif not answering.cancelled():
-                await reply.whole(msgspec.json.encode(self.join(whole)))
+                return
+            items = await _rest(outbox)
+            if not answering.cancelled():
+                await reply.whole(msgspec.json.encode(self.join(items)))
         finally:
             answering.cancel()
 
@@ -113,10 +111,15 @@ async def whole(call: Call) -> Any:
     outbox: Outbox[Any] = Outbox(WHOLE)
     await call.answer(outbox)
     outbox.close()
+    return call.join(await _rest(outbox))
+
+
+async def _rest(outbox: Outbox[Any]) -> list[Any]:
+    """Return everything that an outbox hands out until its end. Raises what it was closed with."""
     items: list[Any] = []
     while (some := await outbox.next()) is not None:
         items += some
-    return call.join(items)
+    return items
 
 
 def begin(answer: Coroutine[Any, Any, None], outbox: Outbox[Any]) -> asyncio.Task[None]:
