@@ -1,10 +1,6 @@
 """A start ends before its weights are fetched where it is certain to fail, and never else."""
 
 import json
-import os
-import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +11,7 @@ from known import AWQ, LLAMA_8B
 
 import hub_stand_in
 import models
-from command import errors, worker
+from command import answered, errors, worker
 from hub_stand_in import Hub
 from local_endpoint.process import free_port
 
@@ -89,17 +85,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     cases = CAN_START | CANNOT
     base = tmp_path_factory.mktemp("certain")
     rows = [_model(base / str(at), row) for at, row in enumerate(cases.values())]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, json.dumps(rows)],
-        env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    found = re.findall(r"^said (.*)", done.stdout, re.MULTILINE)
-    assert len(rows) == len(found), done.stderr[-3000:]
-    return dict(zip(cases, map(json.loads, found), strict=True))
+    return dict(zip(cases, answered(rows, "said", "-c", SCRIPT), strict=True))
 
 
 @pytest.mark.parametrize("case", CAN_START)

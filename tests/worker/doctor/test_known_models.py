@@ -5,7 +5,6 @@ A process that believes to have an H100 plans all of them; no weight is there to
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,25 +15,17 @@ from kinds import write
 from known import DEFAULTS, LLAMA_8B, MODELS
 from transformers import AutoConfig
 
+from command import answered
+
 pytestmark = pytest.mark.timeout(600)
 
 CACHE = 10 * 2**30
-PLANNED = Path(__file__).with_name("planned.py")
+PLANNED = str(Path(__file__).with_name("planned.py"))
 
 
 def _planned(card: str, available: int, rows: list[dict[str, Any]]) -> list[list[Any]]:
     """Return tokens, requests at once, bytes a token and of weights, for each row."""
-    done = subprocess.run(
-        [sys.executable, PLANNED, card, str(available), json.dumps(rows)],
-        env=os.environ | {"VLLM_LOGGING_LEVEL": "ERROR"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    found = re.findall(r"^planned (.*)", done.stdout, re.MULTILINE)
-    assert len(rows) == len(found), done.stderr[-3000:]
-    return [json.loads(line) for line in found]
+    return answered(rows, "planned", PLANNED, card, str(available))
 
 
 @pytest.fixture(scope="module")
