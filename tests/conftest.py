@@ -1,4 +1,7 @@
-"""The engines of the contract tests: each configuration is started once a session."""
+"""The engines of the contract tests: each is started once a session, and ended after its last test.
+
+So few live at once, whatever each of them holds in memory.
+"""
 
 import concurrent.futures
 import json
@@ -12,7 +15,31 @@ from local_endpoint import Record
 from served import FIRST_INPUTS, Door, Served, serve, serve_door
 
 FIRST_JOBS = 20
+# In the order in which their tests run.
+ENGINES = ("embedding", "unusual", "tiny_and_its_first_jobs", "door", "smollm2")
+last_tests: dict[str, pytest.Item] = {}  # of each fixture
 pytestmark = pytest.mark.timeout(300)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of one engine next to each other; those that need none come first."""
+    items.sort(key=lambda item: [name in needs(item) for name in reversed(ENGINES)])
+    last_tests.update((name, item) for item in items for name in needs(item))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """End the engines that no later test of the session needs; pytest has no public way."""
+    for name in ENGINES:
+        if last_tests.get(name) is item:
+            for fixture in item.session._fixturemanager.getfixturedefs(name, item) or ():
+                fixture.finish(item._request)  # type: ignore[attr-defined]
+
+
+def needs(item: pytest.Item) -> list[str]:
+    """Return the fixtures of a test, and theirs."""
+    return item.fixturenames if isinstance(item, pytest.Function) else []
 
 
 @pytest.fixture(scope="session")

@@ -64,9 +64,8 @@ def of_the_door(door: Door, tiny: Served, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.fixture(params=["said", pytest.param("of_the_door", marks=pytest.mark.slow)])
-def at_each_door(request: pytest.FixtureRequest) -> Said:
-    said: Said = request.getfixturevalue(request.param)
-    return said
+def at_each_door(request: pytest.FixtureRequest, said: Said, of_the_door: Said) -> Said:
+    return said if request.param == "said" else of_the_door
 
 
 def _saying(
