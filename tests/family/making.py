@@ -99,8 +99,8 @@ LINEAR_ATTENTION = {
     "layer_types": ["linear_attention", "full_attention"],
     "linear_num_value_heads": 4,
     "linear_num_key_heads": 2,
-    "linear_key_head_dim": 32,
-    "linear_value_head_dim": 32,
+    "linear_key_head_dim": 128,  # vLLM's CPU kernel has none for 32
+    "linear_value_head_dim": 128,
 }
 BERT = {
     "vocab_size": 4096,
@@ -164,12 +164,16 @@ def sees(folder: Path) -> None:
 
 
 def needs_torchvision(folder: Path) -> None:
-    """Write the configuration of a LLaVA, which vLLM imports torchvision for."""
+    """Make a LLaVA, which vLLM imports torchvision for."""
     from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig
+    from transformers import LlavaForConditionalGeneration as Llava
 
-    made = LlavaConfig(vision_config=CLIPVisionConfig(), text_config=LlamaConfig(**TEXT))
-    made.architectures = ["LlavaForConditionalGeneration"]
-    made.save_pretrained(folder)
+    sees = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    made = LlavaConfig(
+        vision_config=CLIPVisionConfig(**sees, num_attention_heads=2),
+        text_config=LlamaConfig(**TEXT),
+    )
+    Llava(made).float().save_pretrained(folder)
     models.tokenizer(folder)
 
 
@@ -244,9 +248,20 @@ def listens(folder: Path) -> None:
         audio_token_index=special.index("<|AUDIO|>"),
     )
     Qwen2Audio(config).float().save_pretrained(folder)
+    _as_published(folder / "model.safetensors")
     WhisperFeatureExtractor(feature_size=80, processor_class="Qwen2AudioProcessor").save_pretrained(
         folder
     )
+
+
+def _as_published(file: Path) -> None:
+    """Name the weights as Qwen's own files do: transformers 5 saves one `model.` too many."""
+    from safetensors.torch import load_file, save_file
+
+    twice = "language_model.model.model."
+    weights = load_file(file)
+    named = {name.replace(twice, "language_model.model."): weights[name] for name in weights}
+    save_file(named, file, metadata={"format": "pt"})
 
 
 # Its own code
@@ -526,7 +541,7 @@ QUANTISED: dict[str, dict[str, Any]] = {
 
 
 def gguf(folder: Path) -> None:
-    """Make a Llama as a GGUF file of float32, beside the configuration that it was made of."""
+    """Make a Llama as a GGUF file of 8 bits, beside the configuration that it was made of."""
     import gguf as library
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -537,7 +552,7 @@ def gguf(folder: Path) -> None:
     models.tokenizer(folder)
     config.architectures = ["LlamaForCausalLM"]
     config.save_pretrained(folder)
-    writer = library.GGUFWriter(folder / "tiny-F32.gguf", "llama")
+    writer = library.GGUFWriter(folder / "tiny-Q8_0.gguf", "llama")
     writer.add_block_count(config.num_hidden_layers)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
@@ -567,7 +582,11 @@ def gguf(folder: Path) -> None:
             heads = config.num_attention_heads if "q_proj" in name else config.num_key_value_heads
             halves = weight.reshape(heads, 2, -1, weight.shape[1])
             weight = halves.swapaxes(1, 2).reshape(weight.shape)
-        writer.add_tensor(f"{names.get_name(stem)}.{end}", weight.contiguous().numpy())
+        rows, kind = weight.contiguous().numpy(), library.GGMLQuantizationType.F32
+        if rows.ndim == 2:
+            kind = library.GGMLQuantizationType.Q8_0
+            rows = library.quantize(rows, kind)
+        writer.add_tensor(f"{names.get_name(stem)}.{end}", rows, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

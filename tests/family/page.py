@@ -20,7 +20,7 @@ HEAD = """\
 A tiny random model of each kind is baked as an image is, and served without a network by one engine
 with both doors: a RunPod job and an HTTP request get the same.
 Its answers are transformers' in float32: greedy tokens and transcriptions equal, embeddings, scores
-and classes within 0.0001. In bfloat16 the chances of the likeliest next tokens are, within a tenth.
+and classes within 0.0001. In bfloat16 the chances of the likeliest next tokens are, within 0.15.
 What is refused is refused in a sentence, below, before the engine has worked for it.
 Recordings are read by soundfile and PyAV here, and by torchcodec in vLLM's image.
 

@@ -34,13 +34,13 @@ def conversation_ids(folder: Path, messages: list[Any]) -> list[int]:
     )
 
 
-def continued(
-    folder: Path, prompt: list[int], tokens: int, kind: str = "AutoModelForCausalLM"
-) -> list[int]:
+def continued(folder: Path, prompt: list[int], tokens: int) -> list[int]:
     """Return the greedy tokens that follow a prompt."""
     import torch
 
-    model = _loaded(folder, kind)
+    config = transformers.AutoConfig.from_pretrained(folder, trust_remote_code=True)
+    (kind,) = config.architectures
+    model = _loaded(folder, kind if hasattr(transformers, kind) else "AutoModelForCausalLM")
     given = torch.tensor([prompt])
     made = model.generate(
         given, attention_mask=given * 0 + 1, max_new_tokens=tokens, do_sample=False
@@ -49,13 +49,16 @@ def continued(
 
 
 def written(folder: Path, tokens: list[int]) -> str:
-    """Return the text of an answer's tokens, with the space that it may begin with."""
+    """Return the text of an answer's tokens, with the space that it may begin with.
+
+    A character that is not whole at the end is never told.
+    """
     before = token_ids(folder, "a")
     begun, whole = (
         str(_tokenizer(folder).decode(ids, skip_special_tokens=True))
         for ids in (before, [*before, *tokens])
     )
-    return whole.removeprefix(begun)
+    return whole.removeprefix(begun).rstrip("\N{REPLACEMENT CHARACTER}")
 
 
 def likeliest(folder: Path, prompt: list[int]) -> dict[int, float]:
