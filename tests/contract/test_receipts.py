@@ -4,9 +4,12 @@ from importlib import metadata
 from typing import Any
 
 import pytest
+import requests
 
+import both_doors
 import models
-from served import Served, serve, text
+from local_endpoint.process import free_port
+from served import DOOR_KEY, Served, serve, text
 
 pytestmark = pytest.mark.timeout(300)
 
@@ -38,14 +41,26 @@ def test_a_native_receipt(tiny: Served, stream: bool) -> None:
 
 @pytest.mark.slow
 def test_receipts_in_the_log() -> None:
-    """With RECEIPTS=1 each route's line in the log has the same; an OpenAI reply is vLLM's."""
-    with serve({"MODEL_NAME": str(models.path("tiny")), "RECEIPTS": "1"}) as served:
+    """With RECEIPTS=1 each route's line in the log has the same, of jobs and of HTTP requests; an
+    OpenAI reply is vLLM's."""
+    port = free_port()
+    environ = {
+        "MODEL_NAME": str(models.path("tiny")),
+        "RECEIPTS": "1",
+        "PORT": str(port),
+        "API_KEY": DOOR_KEY,
+    }
+    with serve(environ, program=(both_doors.__file__,)) as served:
         body = {"prompt": LONG, "max_tokens": 20}
         given = {"openai_route": "/v1/completions", "openai_input": body}
         replies = [served.run(given).done[-1].value["output"] for _ in range(2)]
         native = served.run({"prompt": LONG}).done[-1].value["output"]
+        key = {"Authorization": f"Bearer {DOOR_KEY}"}
+        url = f"http://127.0.0.1:{port}/v1/completions"
+        over_http = requests.post(url, json=body, headers=key, timeout=60).json()
         lines = [line for line in served.log().splitlines() if " completed: " in line]
 
-    assert not any("receipt" in reply[0] for reply in replies)
+    assert not any("receipt" in reply[0] for reply in [*replies, [over_http]])
     assert "receipt" in native[-1]
-    assert all("queue_s=" in line and "cached_tokens=" in line for line in lines[-3:])
+    assert len(lines) >= 4
+    assert all("queue_s=" in line and "cached_tokens=" in line for line in lines[-4:])

@@ -100,7 +100,11 @@ class RouteCall:
         def exchange(body: bytes, report: Report | None) -> Exchange:
             return ForClient(body, report, leaving, send)
 
-        with Spacing() as spacing, paced(spacing, merges=self._merges()):
+        with (
+            receipts.kept(wanted=self._facts.receipts) as self._receipt,
+            Spacing() as spacing,
+            paced(spacing, merges=self._merges()),
+        ):
             await self._call(exchange, headers)
 
     def _merges(self) -> bool:
