@@ -60,6 +60,10 @@ HINTS = (
         "TENSOR_PARALLEL_SIZE must be at most the number of GPUs, and divide the model's heads.",
     ),
     (
+        r"metadata was found for vllm|Invalid device string",  # of runai_streamer, fastsafetensors
+        "This LOAD_FORMAT does not work with this build of vLLM or on this device: unset it.",
+    ),
+    (
         rf"{LOADING}|model weights",
         "The model's files are incomplete or belong to another model: fetch them again, and check "
         "MODEL_NAME, REVISION and QUANTIZATION.",
@@ -73,7 +77,7 @@ HINTS = (
         "Unset ATTENTION_BACKEND, or set DTYPE or KV_CACHE_DTYPE to what this device can do.",
     ),
     (
-        r"(?i)inductor|BackendCompiler|triton|compil|cuda ?graph",
+        r"(?i)inductor|BackendCompiler|triton\.|compil|cuda ?graph",
         "With ENFORCE_EAGER=true nothing is compiled.",
     ),
 )

@@ -44,6 +44,12 @@ SAID = [
         "were loaded)",
         "fetch them again",
     ),
+    (
+        "PackageNotFoundError: No package metadata was found for vllm (while the weights were "
+        "loaded)",
+        "LOAD_FORMAT",
+    ),
+    ("RuntimeError: Invalid device string: 'cuda:cpu' (while the weights were loaded)", "unset it"),
     ("RuntimeError: Cannot find any model weights with `/models/a`", "MODEL_NAME"),
     (
         "ValueError: The quantization method awq is not supported for the current GPU. Minimum "
