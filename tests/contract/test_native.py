@@ -202,6 +202,7 @@ BAD = [
     ({"prompt": "x", "sampling_params": {"extra_args": {"a": 1}}}, "extra_args"),
     ({"prompt": "x", "sampling_params": {"best_of": 1, "n": 2}}, "best_of"),
     ({"prompt": ["fine", [99999]]}, "vocabulary"),
+    ({"prompt": [2**63], "sampling_params": {"num_beams": 2}}, "vocabulary"),
     ({"prompt": "half a pair: \ud83d"}, "surrogate"),
     ({"prompt": [-1]}, "prompt"),
     ({"prompt": "x", "model": "nope"}, "adapter"),

@@ -187,7 +187,8 @@ class NativeCall(PieceByPiece):
         return [plan.bos]
 
     async def _healed(self, writer: Writer) -> Writer:
-        plan, prompt = writer.plan, text_only(writer.item, "token_healing")
+        plan = writer.plan
+        prompt = text_only(writer.item, "token_healing", plan.facts.vocab_size)
         if plan.order is not None:
             # transformers gives the encoder_… parameters the prompt as it was.
             order = replace(plan.order, encoder=tuple(prompt))

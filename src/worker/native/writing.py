@@ -107,7 +107,7 @@ class Writer:
         return list(enumerate(best[: self.plan.ranked]))
 
     async def _search(self) -> AsyncIterator[Piece]:
-        prompt = text_only(self.item, "num_beams")
+        prompt = text_only(self.item, "num_beams", self.plan.facts.vocab_size)
         with self.engine.reports.report() as report:
             asker = self.asker(report, self.name)
             found = await beam_search(asker, prompt, self.plan.max_tokens(len(prompt)))
@@ -116,7 +116,7 @@ class Writer:
 
     async def _guide(self) -> AsyncIterator[Piece]:
         assert self.plan.guidance is not None
-        prompt = text_only(self.item, "guidance_scale")
+        prompt = text_only(self.item, "guidance_scale", self.plan.facts.vocab_size)
         negative = self.plan.guidance.negative
         if isinstance(negative, str):
             rendered = await rendering.prompt(self.engine.app, negative)
@@ -161,10 +161,14 @@ class _Values:
         return {name: list(reports.values(records, name).values()) for name in self._names}
 
 
-def text_only(item: Any, name: str) -> list[int]:
+def text_only(item: Any, name: str, vocab_size: int) -> list[int]:
+    """Return a prompt's token ids, which tensors are made of before vLLM looks at them."""
     if item.get("type") == "multimodal":
         raise RequestError(f"{name} takes text prompts only.", param=name)
-    return list(item["prompt_token_ids"])
+    ids = list(item["prompt_token_ids"])
+    if ids and max(ids) >= vocab_size:
+        raise RequestError(f"Token id {max(ids)} is out of vocabulary.", param="prompt")
+    return ids
 
 
 async def _merged(sources: list[AsyncIterator[Piece]]) -> AsyncIterator[Piece]:
