@@ -42,7 +42,7 @@ NATIVE_KEYS = (
 
 # The routes of other dialects than OpenAI's, and whether one streams where its body is silent.
 OTHER_ROUTES = {
-    "": ("huggingface", False),
+    "/": ("huggingface", False),
     "/generate": ("huggingface", False),
     "/generate_stream": ("huggingface", True),
     "/api/chat": ("ollama", True),
@@ -95,7 +95,8 @@ class RouteRequest:
 
     @property
     def _kind(self) -> tuple[str, bool]:
-        path = self.path.partition("?")[0].rstrip("/")
+        path = self.path.partition("?")[0]
+        path = path.rstrip("/") or path[:1]
         usual = "ollama" if path.startswith("/api/") else "openai"
         return OTHER_ROUTES.get(path, (usual, False))
 
@@ -482,7 +483,9 @@ def _messages(value: Any) -> list[Any]:
 def _prompts(value: Any, *, may_be_empty: bool) -> tuple[Prompt, ...]:
     if value in ("", []) and may_be_empty:
         return ("",)
-    prompts = value if isinstance(value, list) and not _is_token_ids(value) else [value]
+    # Every id is looked at once, below: there may be a million.
+    is_one = not isinstance(value, list) or (value and isinstance(value[0], int))
+    prompts = [value] if is_one else value
     if not prompts or not all(
         (isinstance(prompt, str) and prompt) or (prompt and _is_token_ids(prompt))
         for prompt in prompts

@@ -61,7 +61,7 @@ WRONG: list[Any] = [
 NOT_A_SENTENCE = (
     *("Traceback", "object has no attribute", "NoneType", "object is not", "unhashable"),
     *("not subscriptable", "positional argument", "keyword argument", "not supported between"),
-    *("unsupported operand", "codec can't", "invalid literal", "out of range", "KeyError"),
+    *("unsupported operand", "codec can't", "invalid literal", "index out of range", "KeyError"),
     *("TypeError", "AttributeError", "AssertionError", "IndexError", "RuntimeError", "<class"),
     *("Internal server error", "failed to answer this job", "Internal Server Error"),
 )

@@ -449,6 +449,13 @@ def test_what_is_too_large_is_told_so_in_its_dialect(
     assert ("job-1", SIZES) == (told.job_id, told.sizes)
 
 
+@pytest.mark.parametrize("path", [5, "", None, [], {}])
+@pytest.mark.parametrize("key", ["route", "openai_route"])
+def test_what_is_no_route_is_told_so_in_openais_dialect(key: str, path: Any) -> None:
+    """Hugging Face's dialect is that of its own routes alone."""
+    assert "openai" == outline({"id": "1", "input": {key: path}}, SIZES).dialect
+
+
 def test_a_long_job_id_is_refused() -> None:
     """The engine carries a request's id in every output, so its length is bounded."""
     with pytest.raises(RequestError, match=r"\(MAX_NAME_LENGTH\)"):
