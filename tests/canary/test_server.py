@@ -12,7 +12,8 @@ import httpx
 
 from canary.touch import Row, prove, rows, the
 
-COLLECTOR = "vllm.v1.engine.output_processor:RequestOutputCollector"
+OUTPUT = "vllm.v1.engine.output_processor"
+COLLECTOR = f"{OUTPUT}:RequestOutputCollector"
 ASYNC_LLM = "vllm.v1.engine.async_llm:AsyncLLM"
 CHAT = "vllm.entrypoints.openai.chat_completion.protocol"
 TEXT = "vllm.entrypoints.openai.completion.protocol"
@@ -157,6 +158,8 @@ TOUCHES: dict[str, list[Row]] = {
     "engine/pacing": [
         r"vllm.v1.engine.async_llm ~ queue = RequestOutputCollector\(params\.output_kind, ",
         r"vllm.v1.engine.output_processor ~ req_state\.queue\.put\(",
+        r"vllm.v1.engine.async_llm ~ self\.output_processor = OutputProcessor\(",
+        f"{OUTPUT}:OutputProcessor.abort_requests(self, request_ids, internal)",
         f"{COLLECTOR}.put(self, output)",
         f"{COLLECTOR}.get_nowait(self)",
         r"vllm.v1.engine.output_processor ~ self\.aggregate = output_kind == ",

@@ -130,7 +130,8 @@ def test_a_cell(who: str, when: str, signal: Signals) -> None:
         signalled_s = time.monotonic()
         if (who, signal) in IGNORED:
             served.process.send_signal(SIGTERM)
-        code = served.process.wait(60)
+        wait_until(lambda: served.process.poll() is not None, 60, served.log)
+        code = served.process.returncode
         ended_s = time.monotonic()
         wait_until(
             lambda: not any(map(is_alive, family)),

@@ -296,6 +296,8 @@ BAD = [
     ("/v1/nope", {}, 404, "/v1/chat/completions"),
     ("/v1/chat/completions", {"messages": HELLO, "seed": "x", "n": "x"}, 400, "seed: "),
     ("/v1/chat/completions", {"messages": 5}, 400, "form"),
+    ("/v1/chat/completions", {"messages": HELLO, "structured_outputs": "x"}, 400, "form"),
+    ("/v1/completions", {"prompt": "x", "structured_outputs": [1]}, 400, "form"),
     ("/v1/models/nope", {}, 404, "does not exist"),
     ("/v1/chat/completion", {"messages": HELLO}, 404, "'/v1/chat/completions'"),
     ("/scale_elastic_ep", {}, 404, "EXTRA_ROUTES"),

@@ -6,14 +6,15 @@ HTTP client, until it is the stream's turn among many.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 from vllm.v1.engine import async_llm
-from vllm.v1.engine.output_processor import RequestOutputCollector
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.engine.output_processor import OutputProcessor, RequestOutputCollector
 
 from worker.engine import receipts
 
@@ -102,7 +103,14 @@ def paced(holder: Holder, *, merges: bool) -> Iterator[Pace]:
 
 
 class Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM is Any to mypy
-    """What vLLM puts the outputs of one request into, and takes them from."""
+    """What vLLM puts the outputs of one request into, and takes them from.
+
+    `engine_left` is whether the engine has aborted a request by itself: told to end, it ends every
+    answer where it is, and lives on for a while.
+    """
+
+    engine_left: ClassVar[bool] = False
+    aborts: ClassVar[bool] = False  # while this process aborts requests, whose outputs end alike
 
     def __init__(self, output_kind: Any, request_id: str) -> None:
         super().__init__(output_kind, request_id)
@@ -115,6 +123,9 @@ class Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM is Any to
 
     def put(self, output: Any) -> None:
         """Take an output, or the error that ends the request."""
+        if _is_cut(output) and not Collector.aborts:
+            Collector.engine_left = True
+            output = EngineDeadError()
         if self._receipt is not None and not isinstance(output, Exception):
             self._receipt.note(output)
         if self._pace is None or isinstance(output, Exception):
@@ -135,6 +146,24 @@ class Collector(RequestOutputCollector):  # type: ignore[misc]  # vLLM is Any to
             super().put(output)
 
 
+class Processor(OutputProcessor):  # type: ignore[misc]
+    """What vLLM hands the engine's outputs to, and its callers' aborts."""
+
+    def abort_requests(self, request_ids: Iterable[str], internal: bool) -> list[str]:
+        """Abort requests, each of which gets one more output."""
+        before, Collector.aborts = Collector.aborts, True
+        try:
+            return list(super().abort_requests(request_ids, internal))
+        finally:
+            Collector.aborts = before
+
+
+def _is_cut(output: Any) -> bool:
+    """Say whether a request of a generating model was aborted."""
+    outputs = getattr(output, "outputs", None)
+    return isinstance(outputs, list) and any(one.finish_reason == "abort" for one in outputs)
+
+
 def _is_heavy(output: Any) -> bool:
     """Say whether a batch of such outputs may be more than a post should carry."""
     return any(one.logprobs and len(one.logprobs[0]) > MOST_LOGPROBS for one in output.outputs)
@@ -143,3 +172,4 @@ def _is_heavy(output: Any) -> bool:
 def install() -> None:
     """Let vLLM collect the outputs of its requests so."""
     async_llm.RequestOutputCollector = Collector
+    async_llm.OutputProcessor = Processor

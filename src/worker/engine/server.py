@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from traceback import walk_tb
 from types import SimpleNamespace
 from typing import Any
 
@@ -34,6 +35,7 @@ from vllm.tool_parsers import ToolParserManager
 from worker.engine import admission, death, forked, models, pacing, places, refusals, rendering
 from worker.engine.adapters import Adapters
 from worker.engine.causes import sentence
+from worker.engine.pacing import Collector
 from worker.engine.probe import rules_of, why_not_live, with_chain
 from worker.engine.refusals import Refusals
 from worker.engine.validation import in_words
@@ -42,6 +44,7 @@ from worker.facts import Limits
 from worker.processor.reports import Folder
 
 DEATH_POLL_S = 0.25
+NO_FORM = "The request is not of the form that this route takes."
 # What a model that writes no text is asked instead; the first route that its server has is told.
 EXAMPLES: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": "Hello"},
@@ -86,9 +89,14 @@ class Engine:
         path = next(path for path in EXAMPLES if path in paths)
         return {"openai_route": path, "openai_input": EXAMPLES[path]}
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether the engine is gone, or leaves the requests that it has."""
+        return bool(self.client.errored or Collector.engine_left)
+
     async def died(self) -> None:
         """Return once the engine is gone."""
-        while not self.client.errored:  # noqa: ASYNC110 - vLLM tells nobody
+        while not self.is_dead:  # noqa: ASYNC110 - vLLM tells nobody
             await asyncio.sleep(DEATH_POLL_S)
 
     def why_it_died(self, otherwise: str) -> str:
@@ -101,7 +109,7 @@ class Engine:
         Any other error is a fault of the worker's: its traceback goes into the log, and the caller
         hears nothing of Python's.
         """
-        if self.client.errored:
+        if self.is_dead:
             return EngineDied()
         if isinstance(error, RequestError):
             return error
@@ -112,14 +120,14 @@ class Engine:
             sentence, param = in_words(error.errors(), getattr(error, "body", None))
             return RequestError(sentence, param=param)
         if not _is_vllms(error):
-            return unforeseen(error)
+            return RequestError(NO_FORM) if _is_of_reading(error) else unforeseen(error)
         info = create_error_response(error).error
         message = info.message.partition(" (parameter=")[0]  # which `param` says again
         return RequestError(message, code=info.code, type=info.type, param=info.param)
 
     def failed(self, job_id: str) -> RequestError:
         """Say why the engine ended a request of this job with an error."""
-        if self.client.errored:
+        if self.is_dead:
             return EngineDied()
         if why := self.refusals.why(job_id):
             return RequestError(f"The grammar was refused: {why}", param="structured_outputs")
@@ -141,6 +149,15 @@ def _is_vllms(error: Exception) -> bool:
         frame = frame.tb_next
     where = frame.tb_frame.f_globals.get("__name__", "") if frame is not None else ""
     return not where.startswith("worker.")
+
+
+def _is_of_reading(error: Exception) -> bool:
+    """Say whether it was raised while a body was read: vLLM's own checks trust its values' types.
+
+    FastAPI reads a request's parts in `solve_dependencies`.
+    """
+    frames = walk_tb(error.__traceback__)
+    return any(frame.f_code.co_name == "solve_dependencies" for frame, _ in frames)
 
 
 @contextmanager
@@ -245,7 +262,7 @@ def _note_errors(app: Any) -> None:
 
         async def noted(request: Request, error: Exception, answer: Any = answer) -> Any:
             if type(error) is TypeError:  # vLLM's answer is 400 with Python's words
-                error = RequestError("The request is not of the form that this route takes.")
+                error = RequestError(NO_FORM)
             request.scope.get(NOTED, []).append(error)
             return await answer(request, error)
 

@@ -183,6 +183,7 @@ class RouteCall:
                 cause = error.__cause__  # Starlette wraps what is raised within an answer
                 reason = cause if isinstance(cause, Exception) else error
                 raise self._engine.translate(reason) from error
+            noted.append(error)
         exchange.refuse_failure()
         if noted and exchange.status >= 400:
             raise self._explained(self._engine.translate(noted[-1]))
@@ -264,7 +265,7 @@ class RouteCall:
             raise self._explained(self._status_error(exchange.status, content, path))
 
     def _status_error(self, status: int, content: bytes, path: str) -> RequestError:
-        if self._engine.client.errored:
+        if self._engine.is_dead:
             return EngineDied()
         try:
             reply = json.loads(content)
@@ -299,7 +300,7 @@ class RouteCall:
         )
 
     def _stream_error(self, info: Any) -> RequestError:
-        if self._engine.client.errored:
+        if self._engine.is_dead:
             return EngineDied()
         if not isinstance(info, dict):
             return RequestError(str(info), code=500)

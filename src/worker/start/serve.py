@@ -115,17 +115,19 @@ def run(
                 ports.serve(
                     CORSMiddleware(door, **_cors(args)),
                     loop,
-                    is_over=lambda: engine.client.errored,
+                    is_over=lambda: engine.is_dead,
                     grace_s=settings.own.shutdown_grace_s,
                 )
             else:
                 sdk.serve(handler.handle, loop, _concurrency(settings, engine))
         except Exception as error:
             fail(error)
+        # Jobs may have failed with the engine after the platform had told the worker to end.
+        code = int(engine.is_dead)
         for task in (watch, lag, measuring):
             task.cancel()
     record.flush()
-    leave(0)
+    leave(code)
 
 
 def _settings(
@@ -210,7 +212,7 @@ async def _warm_up(handler: Handler, engine: Engine, facts: Facts) -> None:
     for given in _warm_up_inputs(engine, facts):
         async for batch in handler.handle({"id": "warm-up", "input": given}):
             log.debug("warm-up: %s", batch)
-    if engine.client.errored:
+    if engine.is_dead:
         raise StartError(engine.why_it_died("The engine stopped while it was warmed up."))
 
 

@@ -1,4 +1,7 @@
-"""Outputs for HTTP clients wait for their stream's turn, and only where there are many streams."""
+"""Outputs for HTTP clients wait for their stream's turn, and only where there are many streams.
+
+And what the engine cuts short is an error, and no answer.
+"""
 
 import asyncio
 import time
@@ -6,8 +9,11 @@ from collections import Counter
 from contextlib import ExitStack
 
 import pytest
+from vllm.outputs import CompletionOutput, RequestOutput
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
 
-from worker.engine.pacing import EVENTS_PER_S, Spacing
+from worker.engine.pacing import EVENTS_PER_S, Collector, Processor, Spacing
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -58,3 +64,31 @@ def test_what_has_ended_counts_no_more() -> None:
     events, _ = asyncio.run(stream(streams=1, tokens=50, apart_s=0.005))
 
     assert {0: 50} == events
+
+
+def cut() -> RequestOutput:
+    one = CompletionOutput(0, "Hel", [5], None, None, finish_reason="abort")
+    return RequestOutput("id", "Hello", [4], None, [one], finished=True)
+
+
+def test_what_the_engine_cuts_short_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine that was told to end ends each answer where it is: that is no success."""
+    monkeypatch.setattr(Collector, "engine_left", False)
+    collector = Collector(RequestOutputKind.DELTA, "id")
+    collector.put(cut())
+
+    with pytest.raises(EngineDeadError):
+        collector.get_nowait()
+    assert Collector.engine_left
+
+
+def test_what_a_caller_aborts_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who aborts a request himself may read what there is of it, and the engine lives on."""
+    monkeypatch.setattr(Collector, "engine_left", False)
+    collector = Collector(RequestOutputKind.DELTA, "id")
+    parent = Processor.__base__
+    monkeypatch.setattr(parent, "abort_requests", lambda *_: collector.put(cut()) or ["id"])
+
+    assert ["id"] == Processor.__new__(Processor).abort_requests(["id"], internal=True)
+    assert "abort" == collector.get_nowait().outputs[0].finish_reason
+    assert not Collector.engine_left

@@ -760,7 +760,7 @@ def test_status_errors(
     ("path", "message"),
     [
         ("/v1/raises", "nobody foresaw this"),
-        ("/v1/raises/unhandled", "Internal Server Error"),
+        ("/v1/raises/unhandled", "The worker failed to answer this job."),
         ("/v1/gives-up", "The server gave this request up."),
     ],
 )
