@@ -31,6 +31,8 @@ from vllm.exceptions import VLLMError
 from vllm.logger import configure_logging_from_args
 from vllm.reasoning import ReasoningParserManager
 from vllm.tool_parsers import ToolParserManager
+from vllm.v1.engine.core_client import AsyncMPClient
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from worker.engine import admission, death, forked, models, pacing, places, refusals, rendering
 from worker.engine.adapters import Adapters
@@ -216,6 +218,7 @@ async def _running(
         refusals.add_reasons()
         pacing.install()
         rendering.continue_messages()
+        _answer_of_death()
         try:
             client = await stack.enter_async_context(build_async_engine_client(args))
             tasks = await client.get_supported_tasks()
@@ -241,6 +244,26 @@ async def _running(
             why_no_chain = await why_not_live(client, reports, died)
         enable_envs_cache()  # vLLM reads a variable for every token, here without this
         yield Engine(client, app, reports, why_no_chain, died, Refusals(refused))
+
+
+def _answer_of_death() -> None:
+    """Let what asks a dead engine something raise EngineDeadError.
+
+    vLLM tells of the death who waits for a request, and leaves who asks anything else to wait.
+    """
+    ask = AsyncMPClient._call_utility_async
+
+    async def ask_alive(self: Any, *args: Any, **others: Any) -> Any:
+        asking = asyncio.ensure_future(ask(self, *args, **others))
+        try:
+            while not (await asyncio.wait({asking}, timeout=DEATH_POLL_S))[0]:
+                if self.resources.engine_dead:
+                    raise EngineDeadError()
+            return asking.result()
+        finally:
+            asking.cancel()
+
+    AsyncMPClient._call_utility_async = ask_alive
 
 
 def _trace(client: Any) -> None:
