@@ -126,7 +126,7 @@ def renamed_model() -> str:
 # fmt: off
 TOUCHES: dict[str, list[Row]] = {
     "engine/server": [
-        "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async(self, method, *args, engine)",
+        "vllm.v1.engine.core_client:AsyncMPClient._call_utility_async(self, method, engine=)",
         r"vllm.v1.engine.core_client ~ self\.resources\.engine_dead",
         f"{ASYNC_LLM}{{errored model_config vllm_config}}",
         f"{ASYNC_LLM}.get_supported_tasks(self)",
