@@ -59,11 +59,11 @@ LABEL org.opencontainers.image.title="worker-vllm" \
 ENTRYPOINT ["python3", "-m", "worker"]
 CMD []
 
-# --- the proof that a baked model needs no network -------------------------------------------
+# --- the proof that a baked model needs no network; with WARM=1, what its start compiles -----
 FROM worker AS verified
-ARG TRUST_REMOTE_CODE
-COPY builder/verify.py builder/
-RUN python3 builder/verify.py
+ARG TRUST_REMOTE_CODE WARM
+COPY builder/verify.py builder/warm.py builder/
+RUN python3 builder/verify.py && if [ "${WARM:-0}" = 1 ]; then python3 builder/warm.py; fi
 
 FROM worker
 # The same file again: it makes the image wait for the proof.

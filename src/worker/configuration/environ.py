@@ -19,6 +19,7 @@ COMPILE_CACHES = {
     "TRITON_CACHE_DIR": "compile-cache/triton",
 }
 BAKED = Path("/etc/worker-vllm/baked.json")  # what the build wrote beside a model
+COMPILED = BAKED.parent / "compile-cache"  # what it compiled, with WARM=1
 COMPILED_BYTES = 1_000_000_000  # the free space below which they are not begun
 # Where any of them is set, something may be asked for that the image does not hold.
 _MAY_NAME_A_MODEL = (
@@ -48,11 +49,15 @@ def process_environ(
     places = ("HF_ENDPOINT", "HF_HOME", "HF_HUB_CACHE", "XDG_CACHE_HOME")
     changes |= {name: None for name in places if environ.get(name) == ""}
     base = base_path(environ)
+    wanted, caches = {}, None
     if base and os.access(existing_parent(base), os.W_OK):
-        wanted = {"HF_HOME": base / HOME}
-        if has_room(base):
-            wanted |= {name: base / folder for name, folder in COMPILE_CACHES.items()}
-        changes |= {name: str(path) for name, path in wanted.items() if not environ.get(name)}
+        wanted["HF_HOME"] = base / HOME
+        caches = base if has_room(base) else None
+    if os.access(COMPILED, os.W_OK):
+        caches = COMPILED.parent
+    if caches:
+        wanted |= {name: caches / folder for name, folder in COMPILE_CACHES.items()}
+    changes |= {name: str(path) for name, path in wanted.items() if not environ.get(name)}
     model = environ.get("MODEL_NAME", "").strip() or baked.get("MODEL_NAME")
     others = any(environ.get(name, "").strip() for name in _MAY_NAME_A_MODEL)
     if "MODEL_NAME" in baked and model == baked["MODEL_NAME"] and not others:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from worker import spelling
+from worker.configuration import environ as environ_room
 from worker.configuration.environ import process_environ
 from worker.configuration.layers import known_variables
 from worker.configuration.retired import RETIRED
@@ -1131,6 +1132,16 @@ def test_where_models_are_stored(environ, expected) -> None:
     given = {"RUNPOD_LOG_LEVEL": "DEBUG", "HF_XET_HIGH_PERFORMANCE": "0", **environ}
 
     assert process_environ(given) == expected
+
+
+def test_what_the_build_compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An image that was built with WARM=1 uses what is in it, also where there is a volume."""
+    (tmp_path / "compile-cache").mkdir()
+    monkeypatch.setattr(environ_room, "COMPILED", tmp_path / "compile-cache")
+    changes = process_environ({"BASE_PATH": "/models"})
+
+    assert "/models/huggingface-cache" == changes["HF_HOME"]
+    assert f"{tmp_path}/compile-cache/vllm" == changes["VLLM_CACHE_ROOT"]
 
 
 def test_a_volume_that_is_full(volume: Path) -> None:
