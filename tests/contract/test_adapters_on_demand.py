@@ -1,4 +1,4 @@
-"""Adapters that are loaded when a request first names them, from a hub on this machine.
+"""Adapters that are loaded when a request first names them, from a local hub and bucket.
 
 Only adapters are asked: beside them the base model has wrong text on a CPU.
 """
@@ -16,6 +16,7 @@ import pytest
 
 import hub_stand_in
 import models
+import s3_server
 from hub_stand_in import Hub
 from local_endpoint import Record, Status
 from served import Served, serve, text
@@ -30,6 +31,7 @@ GREEDY = {"temperature": 0, "max_tokens": 8, "ignore_eos": True}
 class Adapted:
     served: Served
     hub: Hub
+    on_disk: Path
 
     def ask(self, model: str) -> Record:
         return self.served.run({"prompt": "Hello", "model": model, "sampling_params": GREEDY})
@@ -42,7 +44,7 @@ class Adapted:
 
 @pytest.fixture(scope="module")
 def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
-    with hub_stand_in.serve() as hub:
+    with hub_stand_in.serve() as hub, s3_server.serve() as s3:
         for number in range(ADAPTERS):
             hub.add_folder(f"org/a{number}", made(tmp_path_factory, number))
         hub.add_folder("org/again", made(tmp_path_factory, 100))
@@ -54,17 +56,24 @@ def adapted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Adapted]:
         for number in range(2 * SLOTS):
             hub.add_folder(f"org/shape{number}", misshapen(tmp_path_factory, 200 + number))
         on_disk = made(tmp_path_factory, 105)
+        for name, seed in (("one", 106), ("two", 107)):
+            for file in made(tmp_path_factory, seed).iterdir():
+                s3_server.client_of(s3).upload_file(file, "home", f"adapters/{name}/{file.name}")
         environ = {
             "MODEL_NAME": str(models.path("tiny")),
             "SERVED_MODEL_NAME": "tiny",
             "HF_ENDPOINT": hub.url,
-            "LORA_ALLOWED": f"org/*, {on_disk.parent}/*",
+            "LORA_ALLOWED": f"org/*, {on_disk.parent}/*, s3://home/*",
+            "BUCKET_ENDPOINT_URL": s3,
+            "BUCKET_ACCESS_KEY_ID": "a",
+            "BUCKET_SECRET_ACCESS_KEY": "b",
+            "BUCKET_NAME": "home/adapters",
             "MAX_LORAS": str(SLOTS),
             "MAX_CPU_LORAS": str(2 * SLOTS),
             "MAX_CONCURRENCY": str(JOBS),
         }
         with serve(environ) as served:
-            yield Adapted(served, hub)
+            yield Adapted(served, hub, on_disk)
             kept = fetched_folders()
     assert kept
     assert [] == fetched_folders()
@@ -129,14 +138,19 @@ def test_a_version(adapted: Adapted) -> None:
 
 def test_a_folder(adapted: Adapted) -> None:
     """A folder that a pattern allows needs no hub."""
-    (folder,) = [
-        one.strip() for one in re.findall(r"LORA_ALLOWED +\S+ (\S+)/\*", adapted.served.log())
-    ] or [""]
-    folder = folder.strip('",]')
+    folder = adapted.on_disk.parent
 
-    assert text(adapted.ask(f"{folder}/seed105"))
+    assert text(adapted.ask(str(adapted.on_disk)))
     assert 404 == adapted.error(f"{folder}/seed9")["code"]
-    assert 404 == adapted.error(f"{folder}/../{Path(folder).name}/seed105")["code"]
+    assert 404 == adapted.error(f"{folder}/../{folder.name}/seed105")["code"]
+
+
+def test_a_bucket(adapted: Adapted) -> None:
+    """A folder of the worker's bucket that a pattern allows is an adapter, by its address."""
+    texts = [text(adapted.ask(f"s3://home/adapters/{name}")) for name in ("one", "two", "one")]
+
+    assert texts[0] == texts[2] != texts[1]
+    assert "s3://home/adapters/one" in served_names(adapted)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +159,9 @@ def test_a_folder(adapted: Adapted) -> None:
         ("other/a", 404, "does not exist"),
         ("org/missing", 404, "is not on"),
         ("org/again@v9", 404, "no revision 'v9'"),
+        ("s3://home/adapters/missing", 404, "is not in its bucket"),
+        ("s3://home/elsewhere", 403, "does not lie in s3://home/adapters/"),
+        ("s3://callers/one", 404, "does not exist"),
         ("org/empty", 400, "adapter_config.json"),
         ("org/no-lora", 400, '"IA3"'),
         ("org/rank", 400, "rank"),

@@ -182,7 +182,7 @@ class InBucket(_InLedger):
             )
         self.ledger = Ledger(temporary(), is_gzip=False)
         there = [self.name] if note is not None else []
-        self._names = bucket.below(self._parts, "output")
+        self._names = list(bucket.below(self._parts, "output"))
         for address in [*there, *self._names]:
             with temporary() as part:
                 bucket.read(address, part, "output")

@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -91,6 +92,16 @@ def _check_adapters(given: Mapping[str, Given], found: Findings) -> None:
             continue
         if isinstance(its, int) and its > rank.value:
             found.problems.append(f"{who} has rank {its}, more than MAX_LORA_RANK={rank.value}")
+
+
+def check_adapters_on_demand(own: Mapping[str, Given], found: Findings) -> None:
+    """Refuse patterns of a bucket's adapters without the bucket's keys."""
+    allowed = own.get("lora_allowed")
+    if not allowed or not any(one.startswith("s3://") for one in allowed.value):
+        return
+    needed = [one.name for one in fields(Own) if one.name.startswith("bucket_")]
+    if missing := [name.upper() for name in needed if name not in own or not own[name].value]:
+        found.problems.append(f"{allowed.name} names a bucket, which needs {', '.join(missing)}")
 
 
 def check_batches(own: Mapping[str, Given], found: Findings) -> None:

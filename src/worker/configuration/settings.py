@@ -14,7 +14,13 @@ import argparse
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 
-from worker.configuration.checks import check, check_batches, imply, suspect
+from worker.configuration.checks import (
+    check,
+    check_adapters_on_demand,
+    check_batches,
+    imply,
+    suspect,
+)
 from worker.configuration.environ import speaks_http
 from worker.configuration.layers import (
     ENVIRONMENT,
@@ -82,6 +88,7 @@ class Settings:
         given = {**of_the_image(vllm_options(of_build, IMAGE, found), above, found), **above}
         imply(given, own, found)
         check_batches(own, found)
+        check_adapters_on_demand(own, found)
         check(given, found)
         suspect(environ, found, http=http)
         if found.problems:

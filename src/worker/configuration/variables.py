@@ -151,8 +151,8 @@ class Own(Limits):
     max_line_mb: int = variable(4, "The largest line of a batch's input, in megabytes.", least=1)
     bucket_endpoint_url: str = variable(
         "",
-        "The server of the worker's own bucket, for files of batches whose job brings no s3Config. "
-        "All four BUCKET_ variables are needed.",
+        "The server of the worker's own bucket, for files of batches whose job brings no s3Config, "
+        "and for adapters. All four BUCKET_ variables are needed.",
     )
     bucket_access_key_id: str = variable("", "The first of its keys.")
     bucket_secret_access_key: str = variable("", "The second of its keys.")
@@ -180,13 +180,14 @@ class Own(Limits):
     )
     lora_allowed: tuple[str, ...] = variable(
         (),
-        "The adapters that a request may name without LORA_MODULES, as patterns such as `org/*` or "
-        "`/runpod-volume/adapters/*`: each is fetched and loaded at its first use.",
+        "The adapters that a request may name without LORA_MODULES, as patterns such as `org/*`, "
+        "`/runpod-volume/adapters/*` or `s3://bucket/adapters/*`: each is fetched and loaded at "
+        "its first use.",
     )
     lora_disk_gb: int = variable(
         20,
-        "How much of the disk the adapters of LORA_ALLOWED may take that were fetched from the "
-        "hub, in gigabytes; those that were used longest ago are deleted.",
+        "How much of the disk the adapters of LORA_ALLOWED may take that were fetched, in "
+        "gigabytes; those that were used longest ago are deleted.",
         least=1,
     )
     allow_private_media: bool = variable(

@@ -70,11 +70,11 @@ class Adapters:
             self._held[name] -= 1
 
     def _may_be(self, name: str) -> bool:
-        repository, is_path = name.partition("@")[0], name.startswith("/")
+        repository = name.partition("@")[0]
         if self.app.state.openai_serving_models.is_base_model(name) or ".." in name.split("/"):
             return False
         return any(
-            fnmatchcase(repository, pattern) and pattern.startswith("/") == is_path
+            fnmatchcase(repository, pattern) and _place(pattern) == _place(name)
             for pattern in self.allowed
         )
 
@@ -91,10 +91,15 @@ class Adapters:
         repository, _, revision = name.partition("@")
         try:
             folder, is_ours = await asyncio.to_thread(self.store.find, repository, revision or None)
+        except RequestError:
+            raise
         except WorkerError as error:
             raise RequestError(f"The adapter {error}.", code=404, param="model") from None
+        if is_ours:
+            self._fetched[name] = folder, await asyncio.to_thread(_size, folder)
+            await self._make_room(name)
         base = Path(self.client.model_config.model)
-        size = await asyncio.to_thread(_judge, name, folder, base)
+        await asyncio.to_thread(_judge, name, folder, base)
         adapter = LoRARequest(name, models.lora_id_counter.inc(1), str(folder))
         try:
             await self.client.add_lora(adapter)
@@ -106,15 +111,14 @@ class Adapters:
             raise _unfit(name, " ".join(why.split())) from None
         models.lora_requests[name] = adapter
         log.info("The adapter %s is loaded from %s.", shown(name), folder)
-        if is_ours:
-            self._fetched[name] = folder, size
-            await self._make_room(name)
 
     async def _make_room(self, new: str) -> None:
-        """Delete what was used longest ago, but nothing that is answering."""
+        """Delete what was used longest ago, but nothing that is answering or loading."""
         assert self.store is not None
         models = self.app.state.openai_serving_models
-        for name in [one for one in self._fetched if one != new and not self._held[one]]:
+        for name in list(self._fetched):
+            if name == new or self._held[name] or name in self._loading:
+                continue
             if sum(size for _, size in self._fetched.values()) <= self.store.most_bytes:
                 return
             folder, _ = self._fetched.pop(name)
@@ -126,8 +130,17 @@ class Adapters:
             log.info("The adapter %s has left the disk (LORA_DISK_GB).", shown(name))
 
 
-def _judge(name: str, folder: Path, base: Path) -> int:
-    """Return how large an adapter is. Raises RequestError where it is none for this model."""
+def _place(name: str) -> str:
+    """Return how the names of a kind of place begin."""
+    return next(begin for begin in ("s3://", "/", "") if name.startswith(begin))
+
+
+def _size(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
+def _judge(name: str, folder: Path, base: Path) -> None:
+    """Raise RequestError where an adapter is none for this model."""
     try:
         config = json.loads((folder / "adapter_config.json").read_text())
         kind = config.get("peft_type")
@@ -136,7 +149,6 @@ def _judge(name: str, folder: Path, base: Path) -> int:
     if kind != "LORA":
         raise _unfit(name, f"its peft_type is {shown(kind)} and not LORA")
     _judge_shapes(name, _shapes(folder), _shapes(base))
-    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
 
 
 def _judge_shapes(name: str, its: dict[str, list[int]], models: dict[str, list[int]]) -> None:

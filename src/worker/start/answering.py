@@ -102,7 +102,11 @@ def _abilities(args: argparse.Namespace, engine: Engine, facts: Facts) -> list[s
 
 
 def adapters_on_demand(
-    settings: Settings, engine: Engine, environ: Mapping[str, str], stack: ExitStack
+    settings: Settings,
+    engine: Engine,
+    environ: Mapping[str, str],
+    stores: Stores,
+    stack: ExitStack,
 ) -> Adapters:
     """Return what loads adapters that requests name; its files are gone when `stack` ends."""
     own, token = settings.own, settings.args.hf_token
@@ -115,6 +119,7 @@ def adapters_on_demand(
         caches=locate.caches(environ),
         own=folder.path,
         token=token if isinstance(token, str) else None,
+        bucket=functools.partial(stores.bucket, None, "model"),
     )
     store = Store(find, adapters.remove, own.lora_disk_gb * 1_000_000_000)
     return Adapters(engine.app, engine.client, store, own.lora_allowed)

@@ -90,11 +90,10 @@ def run(
                 engine = stack.enter_context(
                     server.running(args, served, loop, settings.own, folder)
                 )
-                engine = replace(
-                    engine, adapters=answering.adapters_on_demand(settings, engine, environ, stack)
-                )
-                facts = _facts(settings, engine)
                 stores = answering.places_of_files(settings.own)
+                adapters = answering.adapters_on_demand(settings, engine, environ, stores, stack)
+                engine = replace(engine, adapters=adapters)
+                facts = _facts(settings, engine)
                 dialect = answering.calls(settings, engine, facts, stores)
                 handler = _handler(settings, dialect, stores)
                 door = _door(settings, dialect)

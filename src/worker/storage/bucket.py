@@ -143,19 +143,22 @@ class Bucket:
             raise self._sentence(error, address, param) from None
         return str(found.get("Metadata", {}).get("batch", ""))
 
-    def below(self, address: str, param: str) -> list[str]:
-        """Return the addresses of the objects that begin so, in order. Raises RequestError."""
+    def below(self, address: str, param: str) -> dict[str, str]:
+        """Return the addresses of the objects that begin so, in order, and each one's version.
+
+        Raises RequestError.
+        """
         bucket, prefix = self.split(f"{address}x", param)
         pages = self._client.get_paginator("list_objects_v2")
         try:
-            found = [
-                f"s3://{bucket}/{one['Key']}"
+            found = {
+                f"s3://{bucket}/{one['Key']}": str(one["ETag"])
                 for page in pages.paginate(Bucket=bucket, Prefix=prefix[:-1])
                 for one in page.get("Contents", ())
-            ]
+            }
         except Exception as error:
             raise self._sentence(error, address, param) from None
-        return sorted(found)
+        return dict(sorted(found.items()))
 
     def remove(self, addresses: list[str], param: str) -> None:
         """Remove objects. Raises RequestError."""

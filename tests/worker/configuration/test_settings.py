@@ -992,6 +992,18 @@ def test_a_bad_adapter_stops_the_start(tmp_path: Path) -> None:
     assert settings(LORA_MODULES=f"a={path}", MAX_LORA_RANK="64").args.max_lora_rank == 64
 
 
+def test_adapters_of_a_bucket_need_its_keys() -> None:
+    """Patterns of a bucket's adapters name what is missing of the BUCKET_ variables."""
+    keys = dict.fromkeys(("BUCKET_ENDPOINT_URL", "BUCKET_ACCESS_KEY_ID", "BUCKET_NAME"), "x")
+    allowed = {"LORA_ALLOWED": "org/*, s3://x/*"}
+
+    assert problems(**allowed, **keys) == (
+        "LORA_ALLOWED names a bucket, which needs BUCKET_SECRET_ACCESS_KEY",
+    )
+    assert settings(**allowed, **keys, BUCKET_SECRET_ACCESS_KEY="x").own.lora_allowed
+    assert settings(LORA_ALLOWED="org/*").own.lora_allowed
+
+
 def test_bitsandbytes_implies_its_quantization() -> None:
     """LOAD_FORMAT=bitsandbytes asks for the quantization too, where its plugin is installed."""
     assert problems(LOAD_FORMAT="bitsandbytes") == (

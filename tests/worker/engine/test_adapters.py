@@ -1,6 +1,7 @@
 """Which adapters a request may name, how often they are loaded, and which leave the disk."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Coroutine
 from pathlib import Path
@@ -71,10 +72,14 @@ def run(main: Coroutine[Any, Any, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["base", "other/a", "org/../a", "org", "/x/../etc", "/y-lora", None, 5, ["org/a"]]
+    "name",
+    [
+        *("base", "other/a", "org/../a", "org", "/x/../etc", "/y-lora", "s3://x/y-lora"),
+        *(None, 5, ["org/a"]),
+    ],
 )
 def test_what_no_pattern_allows(tmp_path: Path, name: Any) -> None:
-    """What is not allowed is not looked for, and a path only where a pattern is one."""
+    """What is not allowed is not looked for; a path and a bucket only where a pattern is one."""
     room = Room(tmp_path, 1000, "org/*", "base", "/x/*", "*-lora")
     run(room.use(name))
 
@@ -139,6 +144,20 @@ def test_what_was_used_longest_ago_leaves_the_disk(tmp_path: Path) -> None:
     assert ["org-b-None"] == room.removed
     assert ["org/a", "org/c"] == list(room.models.lora_requests)
     assert ("remove", 2) in room.engine.did
+
+
+def test_what_does_not_fit_counts_on_the_disk(tmp_path: Path) -> None:
+    """What was fetched and cannot be loaded leaves the disk as the others do."""
+    room = Room(tmp_path, 150, "org/*")
+
+    async def main() -> None:
+        for name in ("org/wrong", "org/a"):
+            with contextlib.suppress(RequestError):
+                await room.use(name)
+
+    run(main())
+
+    assert ["org-wrong-None"] == room.removed
 
 
 def test_what_is_answering_stays(tmp_path: Path) -> None:
