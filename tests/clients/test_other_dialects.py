@@ -40,6 +40,22 @@ def test_hugging_faces_clients(of_the_door: Said, door: Door, program: str) -> N
     assert said["unauthorized"] == 401 or "key is missing or wrong" in said["unauthorized"]
 
 
+def test_the_best_of_several(of_the_door: Said, door: Door) -> None:
+    """Hugging Face's clients get the likeliest of several answers, and the others."""
+    said = of_the_door("huggingface_hub_text.py")
+    drawn = {"do_sample": True, "seed": 1, "max_tokens": TOKENS}
+
+    def texts(**more: int) -> list[str]:
+        asked = {"prompt": said["prompt"], "sampling_params": drawn | more}
+        return [one["tokens"][0] for one in ask(door, "/native", asked)["choices"]]
+
+    assert sorted(texts(n=3)) == sorted(said["best_of"])
+    assert texts(best_of=3) == said["best_of"][:1]
+    likelihoods = of_the_door("text_generation_client.py")["best_of"]
+    assert 3 == len(likelihoods)
+    assert max(likelihoods) == likelihoods[0]
+
+
 def test_ollamas_client(of_the_door: Said, door: Door) -> None:
     """Ollama's client gets a chat and a prompt answered, and reads the errors."""
     said = of_the_door("ollama_client.py")

@@ -80,6 +80,10 @@ class Generation:
         self._seed = given.get("seed")
         model = given.pop("adapter_id", None) or body.get("model")
         params = _params(given)
+        # The others are told too: all are asked for, and ranked here.
+        self._ranks = self._details and not asked.stream and _is_ranked(params)
+        if self._ranks:
+            params["n"] = params.pop("best_of")
         if asked.stream or self._details:
             params["return_token_ids"] = True
             if not any(name in params for name in ROUTINES):
@@ -87,7 +91,7 @@ class Generation:
         if self._prefill:
             params["prompt_logprobs"] = 0
         what = {"messages" if self._is_chat else "prompt": self._inputs}
-        if self._inputs in (None, "", []):
+        if not self._inputs or not isinstance(self._inputs, str | list):
             raise RequestError(
                 'inputs must be a text, a list of texts, or a conversation: [{"role": "user", '
                 '"content": "…"}].',
@@ -139,6 +143,9 @@ class Generation:
                 scores = said["choices"][at].get("prompt_logprobs") or ()
                 answer["details"]["prefill"] = _prefill(prompts[at // each], scores)
             answer["generated_text"] = self._full(answer["generated_text"], at // each)
+        if self._ranks:
+            answers = [_best(answers[at : at + each]) for at in range(0, len(answers), each)]
+            each = 1
         if self._is_list:
             left = iter(answers)
             return [list(islice(left, each)) for _ in self._inputs]
@@ -194,6 +201,26 @@ def _params(given: dict[str, Any]) -> dict[str, Any]:
     drawn = any(params.get(name, neutral) != neutral for name, neutral in NEUTRAL.items())
     params["do_sample"] = bool(params.get("do_sample")) or drawn
     return params
+
+
+def _is_ranked(params: dict[str, Any]) -> bool:
+    """Say whether best_of asks for the likeliest of several answers that are drawn."""
+    best_of, others = params.get("best_of"), ("n", "num_return_sequences", *ROUTINES)
+    drawn = params["do_sample"] and not any(name in params for name in others)
+    return drawn and type(best_of) is int and best_of > 1
+
+
+def _best(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the likeliest of some answers, with the others in its details."""
+
+    def likelihood(answer: dict[str, Any]) -> float:
+        return sum(token["logprob"] or 0.0 for token in answer["details"]["tokens"])
+
+    best, *others = sorted(answers, key=likelihood, reverse=True)
+    best["details"]["best_of_sequences"] = [
+        {"generated_text": one["generated_text"], **one["details"]} for one in others
+    ]
+    return best
 
 
 def _grammar(value: Any) -> dict[str, Any]:

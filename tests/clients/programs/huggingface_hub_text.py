@@ -28,6 +28,11 @@ said["stream_ids"] = [event.token.id for event in events]
 said["stream_text"] = events[-1].generated_text
 said["stream_tokens"] = events[-1].details.generated_tokens
 
+drawn = {"do_sample": True, "seed": 1, "best_of": 3}
+best = client.text_generation(prompt, details=True, **drawn, **length)
+others = best.details.best_of_sequences
+said["best_of"] = [one.generated_text for one in (best, *others)]
+
 messages = [{"role": "user", "content": prompt}]
 chat = client.chat_completion(messages, max_tokens=30, temperature=0, model=os.environ["MODEL"])
 said["chat"] = chat.choices[0].message.content

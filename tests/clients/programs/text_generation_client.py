@@ -19,6 +19,11 @@ said["finish_reason"] = whole.details.finish_reason.value
 said["ids"] = [token.id for token in whole.details.tokens]
 said["prefill"] = [token.id for token in whole.details.prefill]
 
+best = client.generate(prompt, do_sample=True, best_of=3, **length).details
+said["best_of"] = [
+    sum(token.logprob for token in one.tokens) for one in (best, *best.best_of_sequences)
+]
+
 events = list(client.generate_stream(prompt, **length))
 said["pieces"] = [event.token.text for event in events]
 said["stream_ids"] = [event.token.id for event in events]

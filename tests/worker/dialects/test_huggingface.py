@@ -66,6 +66,15 @@ PARAMETERS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"details": True, "decoder_input_details": True, "num_beams": 2},
         {"do_sample": False, "return_token_ids": True, "prompt_logprobs": 0, "num_beams": 2},
     ),
+    ({"best_of": 2, "do_sample": True}, {"do_sample": True, "best_of": 2}),
+    (
+        {"best_of": 2, "do_sample": True, "details": True},
+        {"do_sample": True, "return_token_ids": True, "logprobs": 0, "n": 2},
+    ),
+    (
+        {"best_of": 3, "n": 2, "do_sample": True, "details": True},
+        {"do_sample": True, "return_token_ids": True, "logprobs": 0, "n": 2, "best_of": 3},
+    ),
     ({"no_repeat_ngram_size": 3}, {"do_sample": False, "no_repeat_ngram_size": 3}),
 ]
 
@@ -159,6 +168,7 @@ def test_replies() -> None:
     [
         (None, "object"),
         ({"inputs": ""}, "inputs must be"),
+        ({"inputs": {"source_sentence": "a"}}, "inputs must be"),
         ({"inputs": "a", "parameters": []}, None),
         ({"inputs": "a", "parameters": [1]}, "parameters must be an object"),
         ({"inputs": "a", "paramters": {}}, "'parameters'"),
@@ -173,6 +183,22 @@ def test_what_is_refused(body: Any, words: str | None) -> None:
         return
     with pytest.raises(RequestError, match=words):
         talk(body)
+
+
+def test_the_best_of_several() -> None:
+    """The likeliest answer is the reply, and the others are told in its details."""
+    params = {"best_of": 2, "temperature": 0.5, "details": True}
+    one = talk({"inputs": ["a", "b"], "parameters": params})
+    answers = [said((5, text), text=text)["choices"][0] for text in "wxyz"]
+    for answer, logprob in zip(answers, (-2.0, -1.0, -1.0, -2.0), strict=True):
+        answer["logprobs"][0]["logprob"] = logprob
+    replies = one.whole({"choices": answers, "usage": {}})
+
+    assert [["x"], ["y"]] == [[best["generated_text"] for best in each] for each in replies]
+    assert [["w"], ["z"]] == [
+        [other["generated_text"] for other in best["details"]["best_of_sequences"]]
+        for (best,) in replies
+    ]
 
 
 def test_a_stream_of_several() -> None:
