@@ -77,6 +77,7 @@ def test_ollamas_client(of_the_door: Said, door: Door) -> None:
     assert ("length", "load", True) == (said["done_reason"], said["loaded"], said["took"])
     assert '"b"' == said["formatted"]
     assert ["completion"] == said["can"]
+    assert [["tiny", 9999, 512], ["also-tiny", 9999, 512]] == said["running"]
     assert (["tiny", "also-tiny"], 512) == (said["served"], said["length"])
     for name, code in (("error", 404), ("stream_error", 404)):
         assert code == said[name][0]

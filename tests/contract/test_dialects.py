@@ -195,10 +195,13 @@ def test_tools_of_ollama(door: Door) -> None:
 
 
 def test_vectors_of_ollama(embedding: Served) -> None:
-    """/api/embed has the vectors of OpenAI's route."""
+    """/api/embed and the older /api/embeddings have the vectors of OpenAI's route."""
     given = {"model": "embedder", "input": ["Hello", "you"]}
     (ours,) = output(embedding.run({"route": "/api/embed", "body": given}))
     (theirs,) = output(embedding.run({"openai_route": "/v1/embeddings", "openai_input": given}))
 
     assert [one["embedding"] for one in theirs["data"]] == ours["embeddings"]
     assert theirs["usage"]["prompt_tokens"] == ours["prompt_eval_count"]
+    older = {"model": "embedder", "prompt": "Hello"}
+    (one,) = output(embedding.run({"route": "/api/embeddings", "body": older}))
+    assert {"embedding": ours["embeddings"][0]} == one

@@ -1,4 +1,4 @@
-"""Ollama's dialect: chat, generate, embed, tags, show and version under /api.
+"""Ollama's dialect: chat, generate, embed, embeddings, tags, ps, show and version under /api.
 
 Each is one of OpenAI's routes in other words; a stream is one JSON object a line.
 """
@@ -31,6 +31,7 @@ IDLE = (
     "draft_num_predict",
 )
 LATEST = ":latest"
+FOREVER = "9999-12-31T00:00:00+00:00"
 NO_DETAILS = {
     "parent_model": "",
     "format": "",
@@ -60,9 +61,7 @@ class Ollama:
         path = asked.path.partition("?")[0].rstrip("/")
         if path not in ROUTES:
             raise RequestError(
-                f"There is no route {shown(path)}.{nearest(path, ROUTES)} "
-                f"Routes: {', '.join(ROUTES)}.",
-                code=404,
+                f"There is no route {shown(path)}. Routes: {', '.join(ROUTES)}.", code=404
             )
         method, make = ROUTES[path]
         if asked.method not in (None, method):
@@ -129,6 +128,19 @@ class Tags(Talk):
         return {"models": [_card(card) for card in said["data"]]}
 
 
+class Ps(Tags):
+    """What is loaded: all that is served."""
+
+    def whole(self, said: Any) -> Any:
+        forever = {"expires_at": FOREVER, "size_vram": 0}
+        return {
+            "models": [
+                _card(card) | forever | {"context_length": card.get("max_model_len")}
+                for card in said["data"]
+            ]
+        }
+
+
 class Show(Talk):
     """One of what is served."""
 
@@ -158,8 +170,11 @@ class Embed(Talk):
     """The vectors of texts."""
 
     def route(self) -> tuple[str, Any]:
+        return self._asked(self._given.get("input"))
+
+    def _asked(self, texts: Any) -> tuple[str, Any]:
         given = self._given
-        body = {"model": self.model, "input": given.get("input")}
+        body = {"model": self.model, "input": texts}
         if given.get("dimensions") is not None:
             body["dimensions"] = given["dimensions"]
         if given.get("truncate") is not False:
@@ -174,6 +189,19 @@ class Embed(Talk):
             "load_duration": 0,
             "prompt_eval_count": said["usage"]["prompt_tokens"],
         }
+
+
+class Embeddings(Embed):
+    """The vector of one text, as Ollama had it first."""
+
+    def route(self) -> tuple[str, Any]:
+        prompt = self._given.get("prompt")
+        if not isinstance(prompt, str):
+            raise RequestError("prompt must be a text.", param="prompt")
+        return self._asked(prompt)
+
+    def whole(self, said: Any) -> Any:
+        return {"embedding": said["data"][0]["embedding"]}
 
 
 class Chat(Talk):
@@ -272,7 +300,7 @@ class Chat(Talk):
 
     def _end(self, usage: dict[str, Any]) -> dict[str, Any]:
         took_ns = self._took_ns()
-        first_ns = took_ns if self._first_ns is None else self._first_ns
+        first_ns = self._first_ns or 0  # known of a stream alone; clients divide by the rest
         return {
             "done": True,
             "done_reason": "length" if self._reason == "length" else "stop",
@@ -323,7 +351,9 @@ ROUTES: dict[str, tuple[str, Callable[[RouteRequest, Sequence[str]], Talk]]] = {
     "/api/chat": ("POST", Chat),
     "/api/generate": ("POST", Generate),
     "/api/embed": ("POST", Embed),
+    "/api/embeddings": ("POST", Embeddings),
     "/api/tags": ("GET", Tags),
+    "/api/ps": ("GET", Ps),
     "/api/show": ("POST", Show),
     "/api/version": ("GET", Version),
 }
@@ -341,7 +371,7 @@ def _options(given: Any) -> dict[str, Any]:
             )
         if name in OPTIONS and value is not None:
             body[OPTIONS[name]] = value
-    if isinstance(most := body.get("max_tokens"), int) and most < 0:
+    if isinstance(most := body.get("max_tokens"), int) and most <= 0:
         del body["max_tokens"]  # as long as the context allows
     if (typical := body.pop("typical_p", 1)) != 1:
         body["generation_parameters"] = {"typical_p": typical}
@@ -355,7 +385,7 @@ def _messages(given: Any) -> list[Any]:
     ids: dict[Any, str] = {}  # of each tool's latest call
     told = []
     for at, message in enumerate(given):
-        one: dict[str, Any] = {"role": message.get("role"), "content": message.get("content")}
+        one: dict[str, Any] = {"role": message.get("role"), "content": message.get("content", "")}
         if message.get("thinking"):
             one["reasoning"] = message["thinking"]
         if images := message.get("images"):

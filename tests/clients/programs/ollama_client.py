@@ -34,6 +34,9 @@ said["raw"] = client.generate(model=model, raw=True, **asked).response
 said["formatted"] = client.chat(model=model, format={"enum": ["b"]}, **chat).message.content
 said["loaded"] = client.generate(model=model).done_reason
 said["served"] = [one.model for one in client.list().models]
+said["running"] = [
+    [one.model, one.expires_at.year, one.context_length] for one in client.ps().models
+]
 shown = client.show(model)
 said["length"] = shown.modelinfo["vllm.context_length"]
 said["can"] = shown.capabilities

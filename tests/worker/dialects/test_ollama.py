@@ -36,6 +36,7 @@ CHATS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"max_tokens": 5, "repetition_penalty": 1.1},
     ),
     (WHOLE | {"options": {"num_predict": -1, "typical_p": 1.0}}, {}),
+    (WHOLE | {"options": {"num_predict": 0}}, {}),
     (WHOLE | {"options": {"typical_p": 0.5}}, {"generation_parameters": {"typical_p": 0.5}}),
     (WHOLE | {"format": "json"}, {"response_format": {"type": "json_object"}}),
     (WHOLE | {"format": ""}, {}),
@@ -62,14 +63,16 @@ def test_messages() -> None:
         {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [CALL]},
         {"role": "tool", "tool_name": "weather", "content": "sun"},
         {"role": "tool", "content": "sun"},
+        {"role": "user"},
     ]
     _, body = asked("/api/chat", {"messages": given})
-    user, assistant, *results = body["messages"]
+    user, assistant, *results, empty = body["messages"]
     (call,) = assistant["tool_calls"]
 
     assert "data:image/png;base64,aGk=" == user["content"][1]["image_url"]["url"]
     assert ("hm", "weather") == (assistant["reasoning"], call["function"]["name"])
     assert {"city": "Rome"} == json.loads(call["function"]["arguments"])
+    assert {"role": "user", "content": ""} == empty  # as the client sends an empty text
     assert [call["id"]] * 2 == [one["tool_call_id"] for one in results]
 
 
@@ -86,12 +89,14 @@ def test_other_routes() -> None:
     )
     assert ("/v1/models", None) == asked("/api/generate", {})
     assert ("/v1/models", None) == asked("/api/tags")
+    assert ("/v1/models", None) == asked("/api/ps")
     assert ("/v1/models/org/m", None) == asked("/api/show", {"model": "org/m:latest"})
     assert ("/version", None) == asked("/api/version")
-    assert (
-        "/v1/embeddings",
-        {"model": "m", "input": "a", "truncate_prompt_tokens": -1},
-    ) == asked("/api/embed", {"model": "m", "input": "a"})
+    for path, name in (("/api/embed", "input"), ("/api/embeddings", "prompt")):
+        assert (
+            "/v1/embeddings",
+            {"model": "m", "input": "a", "truncate_prompt_tokens": -1},
+        ) == asked(path, {"model": "m", name: "a"})
 
 
 def chunk(delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
@@ -148,6 +153,7 @@ def test_whole_replies() -> None:
     )
 
     assert {"role": "assistant", "content": "Hi", "thinking": "hm"} == chat["message"]
+    assert chat["eval_duration"] == chat["total_duration"] > 0  # clients divide by it
     assert (True, "stop", "Hi") == (chat["done"], chat["done_reason"], raw["response"])
     assert [{"token": "Hi", "logprob": -1.0}] == raw["logprobs"]
 
@@ -156,7 +162,7 @@ def test_whole_replies() -> None:
     ("path", "body", "words"),
     [
         ("/api/pull", {}, "no route"),
-        ("/api/chta", {}, "'/api/chat'"),
+        ("/api/embeddings", {"prompt": ["x"]}, "prompt must be"),
         ("/api/chat", [], "object"),
         ("/api/chat", {"messages": ["x"]}, "messages"),
         ("/api/chat", {"messages": HELLO, "options": []}, "options"),
