@@ -85,11 +85,16 @@ def test_ollamas_client(of_the_door: Said, door: Door) -> None:
     assert 401 == said["unauthorized"]
 
 
-def test_a_chat_of_hugging_faces_client(of_the_door: Said, door: Door) -> None:
-    """A chat of InferenceClient is OpenAI's own route."""
+def test_a_chat_of_hugging_faces_clients(of_the_door: Said, door: Door) -> None:
+    """A chat of Hugging Face's clients is OpenAI's own route, which no model needs to be named to.
+
+    A schema is followed as InferenceClient sends it.
+    """
     said = of_the_door("huggingface_hub_text.py")
     greedy = {"temperature": 0, "max_tokens": TOKENS}
     messages = [{"role": "user", "content": said["prompt"]}]
     chat = ask(door, "/v1/chat/completions", {"messages": messages, **greedy})
 
-    assert chat["choices"][0]["message"]["content"] == said["chat"]
+    text = chat["choices"][0]["message"]["content"]
+    assert [text] * 2 == [said["chat"], of_the_door("text_generation_client.py")["chat"]]
+    assert '"b"' == said["formatted"]

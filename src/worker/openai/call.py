@@ -138,11 +138,11 @@ class RouteCall:
                         given = given | {"vllm_xargs": plan.order.extra_args(report.path)}
                     own, body = self._body(path, route, method, given)
                     await self._run(
-                        path, query, method, [*headers, *own], make(body, report), rename
+                        path, query, method, [*headers, *own], make(body, report), given, rename
                     )
             return
         own, body = self._body(path, route, method, given)
-        await self._run(path, query, method, [*headers, *own], make(body, None), rename)
+        await self._run(path, query, method, [*headers, *own], make(body, None), given, rename)
 
     async def _run(
         self,
@@ -151,6 +151,7 @@ class RouteCall:
         method: str,
         headers: Headers,
         exchange: Exchange,
+        given: Any,
         rename: Rename | None,
     ) -> None:
         self._exchange = exchange
@@ -171,8 +172,7 @@ class RouteCall:
             "server": ("worker", 80),
         }
         send = renaming(exchange.send, rename) if rename else exchange.send
-        body = self._request.body
-        model = body.get("model") if isinstance(body, dict) else None
+        model = given.get("model") if isinstance(given, dict) else None
         try:
             async with self._engine.adapters.held(model):
                 await run(self._engine.app(scope, exchange.receive, send), exchange.gone)

@@ -1,8 +1,9 @@
-"""Older names of these routes, which vLLM 0.32 takes for unknown ones and ignores.
+"""Older and others' names on these routes, which vLLM 0.32 takes for unknown ones and ignores.
 
 `guided_…` stood where `structured_outputs` stands now, `functions` and `function_call` where
 `tools` and `tool_choice` do, and `reasoning_content` where `reasoning` does, which vLLM still takes
-in a message. Whoever asks in older names is answered in both.
+in a message. Whoever asks in older names is answered in both. Hugging Face's clients send schemas
+and tools as text-generation-inference takes them, and name a model where none was given to them.
 """
 
 import logging
@@ -20,6 +21,8 @@ GUIDED = {
     f"guided_{name}": name
     for name in ("json", "regex", "choice", "grammar", "json_object", "whitespace_pattern")
 }
+PLACEHOLDERS = frozenset({"dummy", "tgi"})  # huggingface_hub's and text-generation's
+NULLS = ("name", "tool_calls")
 Rename = Callable[[Any], None]
 
 log = logging.getLogger("worker")
@@ -27,10 +30,14 @@ log = logging.getLogger("worker")
 
 @dataclass(frozen=True)
 class OlderNames:
-    """What becomes of older names; `is_strict` is STRICT_OPENAI, `always` OLD_REPLY_NAMES."""
+    """What becomes of older names; `is_strict` is STRICT_OPENAI, `always` OLD_REPLY_NAMES.
+
+    `no_models` are names in place of a model that say nothing.
+    """
 
     is_strict: bool = False
     always: bool = False
+    no_models: frozenset[str] = PLACEHOLDERS
     _said: set[str] = field(default_factory=set)
 
     def read(self, path: str, body: dict[str, Any]) -> tuple[dict[str, Any], Rename | None]:
@@ -43,9 +50,11 @@ class OlderNames:
         used: dict[str, str] = {}
         given = body
         if not self.is_strict:
-            given = _guided(given, used)
+            if isinstance(name := given.get("model"), str) and name in self.no_models:
+                given = {key: value for key, value in given.items() if key != "model"}
+            given = _formatted(_guided(given, used))
             if path == CHAT:
-                given = _functions(given, used)
+                given = _functions(_without_nulls(given), used)
         for old, new in used.items():
             if old not in self._said:
                 self._said.add(old)
@@ -71,6 +80,35 @@ def _guided(body: dict[str, Any], used: dict[str, str]) -> dict[str, Any]:
         if isinstance(there, dict) and there.get(name, value) != value:
             raise contradiction(f"structured_outputs.{name}", there[name], f"guided_{name}", value)
     return body | {"structured_outputs": (there if isinstance(there, dict) else {}) | asked}
+
+
+def _formatted(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body with text-generation-inference's choices in OpenAI's words."""
+    told: dict[str, Any] = {}
+    match body.get("response_format"):
+        case {"type": "json" | "json_object", "value": dict() as schema}:
+            wanted = {"name": "value", "schema": schema}
+            told["response_format"] = {"type": "json_schema", "json_schema": wanted}
+        case {"type": "regex", "value": str() as regex} if "structured_outputs" not in body:
+            told = {"response_format": None, "structured_outputs": {"regex": regex}}
+    match body.get("tool_choice"):
+        case str() as name if name not in ("none", "auto", "required"):
+            told["tool_choice"] = {"type": "function", "function": {"name": name}}
+    return body | told if told else body
+
+
+def _without_nulls(body: dict[str, Any]) -> dict[str, Any]:
+    """Return a body whose messages hold no names without a value, as text-generation's do."""
+    messages = body.get("messages")
+    if not isinstance(messages, list):
+        return body
+    bare = [
+        {name: value for name, value in one.items() if value is not None or name not in NULLS}
+        if isinstance(one, dict)
+        else one
+        for one in messages
+    ]
+    return body if bare == messages else body | {"messages": bare}
 
 
 def _functions(body: dict[str, Any], used: dict[str, str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from worker.generation.turns import Turns
 from worker.model import adapters, locate
 from worker.native.call import NativeCall
 from worker.openai.call import RouteCall
-from worker.openai.older_names import OlderNames
+from worker.openai.older_names import PLACEHOLDERS, OlderNames
 from worker.openai.routes import Routes
 from worker.processor import reports
 from worker.request import BatchRequest, NativeRequest, Request, RouteRequest
@@ -42,7 +42,8 @@ def calls(
     own = settings.own
     turns = Turns(own.max_chains, own.max_costly_chains)
     routes = Routes(engine.app, own.extra_routes)
-    older = OlderNames(own.strict_openai, own.old_reply_names)
+    named = {*settings.served_model_names, *(one.name for one in settings.args.lora_modules or ())}
+    older = OlderNames(own.strict_openai, own.old_reply_names, PLACEHOLDERS - named)
     for warning in routes.warnings:
         log.warning(warning)
 

@@ -36,6 +36,11 @@ said["best_of"] = [one.generated_text for one in (best, *others)]
 messages = [{"role": "user", "content": prompt}]
 chat = client.chat_completion(messages, max_tokens=30, temperature=0, model=os.environ["MODEL"])
 said["chat"] = chat.choices[0].message.content
+schema = {"name": "b", "schema": {"enum": ["b"]}}
+formatted = client.chat_completion(
+    messages, max_tokens=30, response_format={"type": "json_schema", "json_schema": schema}
+)
+said["formatted"] = formatted.choices[0].message.content
 
 for name, stream in (("error", False), ("stream_error", True)):
     try:

@@ -30,6 +30,9 @@ said["stream_ids"] = [event.token.id for event in events]
 said["stream_text"] = events[-1].generated_text
 said["stream_tokens"] = events[-1].details.generated_tokens
 
+chat = client.chat(messages=[{"role": "user", "content": prompt}], max_tokens=30, temperature=0)
+said["chat"] = chat.choices[0].message.content
+
 for name, ask in (("error", client.generate), ("stream_error", client.generate_stream)):
     try:
         list(ask(prompt, max_new_tokens=-1))

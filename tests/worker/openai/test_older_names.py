@@ -29,6 +29,29 @@ TODAYS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         {"guided_regex": "a", "structured_outputs": {"regex": "a"}},
         {"structured_outputs": {"regex": "a"}},
     ),
+    ({"model": "dummy"}, {}),
+    ({"model": "tgi"}, {}),
+    (
+        {"response_format": {"type": "json_object", "value": {"type": "object"}}},
+        {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "value", "schema": {"type": "object"}},
+            }
+        },
+    ),
+    (
+        {"response_format": {"type": "regex", "value": "a"}},
+        {"response_format": None, "structured_outputs": {"regex": "a"}},
+    ),
+    (
+        {"tools": [TOOL], "tool_choice": "weather"},
+        TOOLS | {"tool_choice": {"type": "function", "function": {"name": "weather"}}},
+    ),
+    (
+        {"messages": [{"role": "user", "content": None, "name": None, "tool_calls": None}, 5]},
+        {"messages": [{"role": "user", "content": None}, 5]},
+    ),
     ({"functions": [WEATHER]}, TOOLS),
     ({"functions": [WEATHER], "function_call": "none"}, TOOLS | {"tool_choice": "none"}),
     (
@@ -64,6 +87,9 @@ KEPT: list[dict[str, Any]] = [
     {"tools": [TOOL], "tool_choice": "auto"},
     {"functions": [WEATHER], "tools": [TOOL]},
     {"functions": "weather"},
+    {"model": ["tgi"]},
+    {"response_format": {"type": "json_object"}},
+    {"response_format": {"type": "regex"}},
     {"messages": "Hello"},
     {"messages": ["Hello"]},
     {"messages": [{"role": "assistant", "function_call": None}]},
