@@ -11,7 +11,10 @@ from served import DOOR_KEY, Door, Served
 
 pytestmark = pytest.mark.timeout(300)
 
+LONG = "a " * 999
 HELLO = [{"role": "user", "content": "Hello"}]
+CHAT_TEXT = ("choices", 0, "message", "content")
+NATIVE_TEXT = ("choices", 0, "tokens", 0)
 LENGTH = 12
 SHORT = {"max_new_tokens": LENGTH}
 GREEDY = {"temperature": 0, "num_predict": LENGTH}
@@ -56,15 +59,42 @@ WRONG: list[tuple[str, Any, int, str | None, str]] = [
     ("/generate", {"inputs": "a", "parameters": {"grammar": 1}}, 400, "validation", "grammar"),
     ("/generate", {"inputs": "a", "parameters": {"adapter_id": "x"}}, 404, None, "'x'"),
     ("/generate_stream", {"inputs": ["a", "b"]}, 400, "validation", "one text"),
-    ("/generate", {"inputs": "a " * 999}, 400, "validation", "512"),
+    ("/generate", {"inputs": LONG}, 400, "validation", "512"),
     ("/api/chat", {"model": "x", "messages": HELLO}, 404, None, "`x` does not exist"),
     ("/api/chat", {"messages": "x"}, 400, None, "messages"),
     ("/api/chat", {"messages": HELLO, "options": {"top_kk": 1}}, 400, None, "'top_k'"),
     ("/api/chat", {"messages": HELLO, "format": 1}, 400, None, "format=1"),
     ("/api/generate", {"prompt": "a", "suffix": "b"}, 400, None, "suffix"),
+    ("/api/chat", {"messages": [{"role": "user", "content": LONG}]}, 400, None, "512"),
+    ("/api/generate", {"model": "x", "prompt": "a"}, 404, None, "`x` does not exist"),
+    ("/api/generate", {"prompt": "a", "options": {"temperature": -1}}, 400, None, "temperature"),
+    ("/api/generate", {"prompt": LONG}, 400, None, "512"),
     ("/api/pull", {"model": "x"}, 404, None, "/api/chat"),
     ("/api/show", {"model": "x"}, 404, None, "`x` does not exist"),
     ("/api/embed", {"model": "tiny", "input": "x"}, 404, None, "/v1/embeddings"),
+]
+# The other dialects at the HTTP door: what their errors hold beside a sentence.
+OPENAI, ANTHROPIC = {"error"}, {"type", "error"}
+ANSWER: dict[str, Any] = {"messages": HELLO, "max_tokens": 5}
+CONVERSATION = [{"role": "user", "content": LONG}]
+WRONG_ELSEWHERE: list[tuple[str, Any, int, set[str], str]] = [
+    ("/native", {"prompt": "a", "model": "x"}, 404, OPENAI, "x"),
+    ("/native", {"prompt": "a", "sampling_params": {"temperature": -1}}, 400, OPENAI, "temper"),
+    ("/native", {"prompt": LONG}, 400, OPENAI, "512"),
+    ("/v1/chat/completions", ANSWER | {"model": "x"}, 404, OPENAI, "`x` does not exist"),
+    ("/v1/chat/completions", ANSWER | {"temperature": -1}, 400, OPENAI, "temperature"),
+    ("/v1/chat/completions", ANSWER | {"messages": CONVERSATION}, 400, OPENAI, "512"),
+    ("/v1/chat/nope", ANSWER, 404, OPENAI, "/v1/chat/completions"),
+    ("/v1/completions", {"prompt": LONG}, 400, OPENAI, "512"),
+    ("/v1/responses", {"input": "a", "model": "x"}, 404, OPENAI, "`x` does not exist"),
+    ("/v1/responses", {"input": "a", "temperature": -1}, 400, OPENAI, "temperature"),
+    ("/v1/responses", {"input": LONG}, 400, OPENAI, "512"),
+    ("/v1/responses/x/nope", {}, 404, OPENAI, "no route"),
+    ("/v1/messages", ANSWER | {"model": "x"}, 404, ANTHROPIC, "`x` does not exist"),
+    ("/v1/messages", ANSWER | {"temperature": -1}, 400, ANTHROPIC, "temperature"),
+    ("/v1/messages", ANSWER | {"messages": CONVERSATION}, 400, ANTHROPIC, "512"),
+    ("/v1/messages/nope", ANSWER, 404, ANTHROPIC, "no route"),
+    ("/nope", {}, 404, OPENAI, "no route"),
 ]
 # What two askings never have in common.
 OWN = ("created_at", "modified_at", "total_duration", "prompt_eval_duration", "eval_duration")
@@ -143,6 +173,20 @@ def test_errors_have_their_own_shape(
     assert words in error["error"]
 
 
+@pytest.mark.parametrize(("path", "body", "code", "keys", "words"), WRONG_ELSEWHERE)
+def test_errors_of_the_other_dialects(
+    door: Door, path: str, body: Any, code: int, keys: set[str], words: str
+) -> None:
+    """OpenAI's, Anthropic's and the native dialect have errors of their own shape too."""
+    reply = post(door, path, body)
+    told = reply.json()
+
+    assert (code, keys) == (reply.status_code, told.keys())
+    assert {"message", "type", "param", "code"} == told["error"].keys()
+    assert code == told["error"]["code"]
+    assert words in told["error"]["message"]
+
+
 def test_a_stream_that_is_refused(tiny: Served) -> None:
     """A job's stream tells an error as the dialect does before the job fails."""
     hugging_face = tiny.run({"inputs": "a", "parameters": {"top_kk": 1}, "stream": True})
@@ -157,28 +201,45 @@ def test_the_same_tokens_in_every_dialect(door: Door, seed: int | None) -> None:
     """One conversation with one seed has one answer, whoever asks."""
     drawn = {"temperature": 0.9, "top_p": 0.9, "seed": seed} if seed else {"temperature": 0}
     common = {"max_tokens": LENGTH} | drawn
-    chat = post(door, "/v1/chat/completions", {"messages": HELLO, **common}).json()
-    native = post(door, "/native", {"messages": HELLO, "sampling_params": common}).json()
-    options = {"num_predict": LENGTH} | drawn
-    ollama = post(door, "/api/chat", {"messages": HELLO, "options": options, "stream": False})
-    parameters = {"max_new_tokens": LENGTH, "return_full_text": False}
-    hugging_face = post(
-        door, "/", {"inputs": HELLO, "parameters": parameters | (drawn if seed else {})}
-    )
-    expected = chat["choices"][0]["message"]["content"]
-    answers = [
-        native["choices"][0]["tokens"][0],
-        ollama.json()["message"]["content"],
-        hugging_face.json()[0]["generated_text"],
+    ollama = {"options": {"num_predict": LENGTH} | drawn, "stream": False}
+    parameters = SHORT | (drawn if seed else {})
+    ids = post(door, "/tokenize", {"messages": HELLO, "model": "tiny"}).json()["tokens"]
+    asked: list[tuple[str, Any, tuple[Any, ...]]] = [
+        ("/v1/chat/completions", {"messages": HELLO, **common}, CHAT_TEXT),
+        ("/v1/completions", {"prompt": ids, **common}, ("choices", 0, "text")),
+        (
+            "/v1/responses",
+            {"input": HELLO, "max_output_tokens": LENGTH, **drawn},
+            ("output", 0, "content", 0, "text"),
+        ),
+        ("/native", {"messages": HELLO, "sampling_params": common}, NATIVE_TEXT),
+        ("/native", {"prompt": ids, "sampling_params": common}, NATIVE_TEXT),
+        ("/api/chat", {"messages": HELLO, **ollama}, ("message", "content")),
+        ("/api/generate", {"prompt": HELLO[0]["content"], **ollama}, ("response",)),
+        (
+            "/",
+            {"inputs": HELLO, "parameters": parameters | {"return_full_text": False}},
+            (0, "generated_text"),
+        ),
     ]
-    if seed is None:  # of which these know nothing
-        reply = post(door, "/v1/messages", {"messages": HELLO, **common}).json()
-        answers.append(reply["content"][0]["text"])
-        body = {"input": "Hello", "temperature": 0, "max_output_tokens": LENGTH}
-        reply = post(door, "/v1/responses", body).json()
-        answers.append(reply["output"][0]["content"][0]["text"])
+    if seed is None:  # Anthropic's dialect has none
+        asked.append(("/v1/messages", {"messages": HELLO, **common}, ("content", 0, "text")))
+    answers = {}
+    for path, body, place in asked:
+        answer = post(door, path, body).json()
+        for key in place:
+            answer = answer[key]
+        answers[f"{path} {[*body]}"] = answer
 
-    assert [expected] * len(answers) == answers
+    assert dict.fromkeys(answers, next(iter(answers.values()))) == answers
+
+
+def test_anthropics_dialect_has_no_seed(door: Door) -> None:
+    """A seed on /v1/messages is none, as docs/clients.md says."""
+    body = {"messages": HELLO, "max_tokens": 40, "temperature": 2.0, "seed": 5}
+    texts = {post(door, "/v1/messages", body).json()["content"][0]["text"] for _ in range(5)}
+
+    assert len(texts) > 1
 
 
 def test_tools_of_ollama(door: Door) -> None:
@@ -198,10 +259,10 @@ def test_vectors_of_ollama(embedding: Served) -> None:
     """/api/embed and the older /api/embeddings have the vectors of OpenAI's route."""
     given = {"model": "embedder", "input": ["Hello", "you"]}
     (ours,) = output(embedding.run({"route": "/api/embed", "body": given}))
+    older = {"model": "embedder", "prompt": "Hello"}
+    (one,) = output(embedding.run({"route": "/api/embeddings", "body": older}))
     (theirs,) = output(embedding.run({"openai_route": "/v1/embeddings", "openai_input": given}))
 
     assert [one["embedding"] for one in theirs["data"]] == ours["embeddings"]
-    assert theirs["usage"]["prompt_tokens"] == ours["prompt_eval_count"]
-    older = {"model": "embedder", "prompt": "Hello"}
-    (one,) = output(embedding.run({"route": "/api/embeddings", "body": older}))
     assert {"embedding": ours["embeddings"][0]} == one
+    assert theirs["usage"]["prompt_tokens"] == ours["prompt_eval_count"]
