@@ -1,7 +1,6 @@
 """Engines of two ranks on one machine: every kind of job, and the end."""
 
 import json
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +17,6 @@ pytestmark = [pytest.mark.timeout(400), pytest.mark.slow]
 WAYS = {
     "tensor": {"TENSOR_PARALLEL_SIZE": "2"},
     "data": {"DATA_PARALLEL_SIZE": "2"},
-    "ray": {"TENSOR_PARALLEL_SIZE": "2", "DISTRIBUTED_EXECUTOR_BACKEND": "ray"},
 }
 GREEDY = {"do_sample": False, "max_new_tokens": 8}
 NATIVE: list[dict[str, Any]] = [
@@ -42,16 +40,12 @@ OPENAI = [
 
 @pytest.fixture(params=WAYS)
 def served(request: pytest.FixtureRequest) -> Iterator[Served]:
-    """An engine of two ranks. Ray comes from the folder RAY_FOLDER: it is not in the lock."""
+    """An engine of two ranks."""
     environ = WAYS[request.param] | {
         "MODEL_NAME": str(models.path("tiny")),
         "MAX_MODEL_LEN": "2048",
         "VLLM_CPU_OMP_THREADS_BIND": "0|1",
     }
-    if request.param == "ray":
-        if "RAY_FOLDER" not in os.environ:
-            pytest.skip("pip install --target FOLDER ray, and set RAY_FOLDER")
-        environ["PYTHONPATH"] = os.environ["RAY_FOLDER"]
     with serve(environ) as served:
         yield served
 

@@ -64,6 +64,10 @@ HINTS = (
         "This LOAD_FORMAT does not work with this build of vLLM or on this device: unset it.",
     ),
     (
+        r"does not support ray",
+        "Unset DISTRIBUTED_EXECUTOR_BACKEND: on one machine vLLM needs no Ray.",
+    ),
+    (
         rf"{LOADING}|model weights",
         "The model's files are incomplete or belong to another model: fetch them again, and check "
         "MODEL_NAME, REVISION and QUANTIZATION.",

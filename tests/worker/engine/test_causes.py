@@ -50,6 +50,7 @@ SAID = [
         "LOAD_FORMAT",
     ),
     ("RuntimeError: Invalid device string: 'cuda:cpu' (while the weights were loaded)", "unset it"),
+    ("ValueError: current platform cpu does not support ray.", "DISTRIBUTED_EXECUTOR_BACKEND"),
     ("RuntimeError: Cannot find any model weights with `/models/a`", "MODEL_NAME"),
     (
         "ValueError: The quantization method awq is not supported for the current GPU. Minimum "
