@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from worker.configuration.settings import Settings
-from worker.doctor import advice, measured, wants, weights
+from worker.doctor import advice, host, measured, wants, weights
 from worker.doctor.cards import CARDS, Card
 from worker.doctor.estimate import Sum, add_up, as_measured
+from worker.doctor.host import Host
 from worker.doctor.wants import Wants
 from worker.doctor.weights import Weights
 from worker.engine import card as absent
@@ -30,6 +31,7 @@ class Report:
     model: str
     count: int
     files: Weights | None
+    host: Host
     sums: tuple[Sum, ...]
     tries: tuple[advice.Try, ...] = ()
     refusals: Mapping[str, str] | None = None
@@ -56,13 +58,7 @@ def examine(
     settings = Settings.from_env(environ, baked)
     named = locate.locate(settings.args, locate.caches(os.environ, baked))
     args = locate.fetch(named, environ, partial(say, is_error=True), weights=False)
-    found = weights.read(
-        named.model,
-        named.revision,
-        args.model,
-        load_format=named.load_format,
-        token=named.hf_token if isinstance(named.hf_token, str) else None,
-    )
+    found = weights.of_all(named, args)
     count, cards = (wanted[0], (wanted[1],)) if wanted else (1, CARDS)
     places = {one.name: measured.place(environ, settings.args, one.name) for one in cards}
     known = {name: measured.find(place) for name, place in places.items()}
@@ -83,7 +79,8 @@ def examine(
     return Report(
         settings.served_model_names[0],
         count,
-        found,
+        found.get(args.model),
+        host.read(args, found),
         tuple(sums),
         tries,
         refusals,

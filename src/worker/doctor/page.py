@@ -13,6 +13,7 @@ from worker.doctor.estimate import SOURCE, Sum, gib, too_large
 from worker.doctor.examine import Report
 from worker.doctor.wants import Wants
 from worker.engine.planner import Capacity
+from worker.model.download import shown_size
 
 WIDTH = 60
 LENGTHS = (1024, 4096, 16384, 65536)
@@ -43,7 +44,8 @@ def as_json(report: Report) -> str:
             "model": report.model,
             "exit_code": report.exit_code,
             "gpus": report.count,
-            "weight_files": files and {**vars(files)},
+            "weight_files": files and {k: v for k, v in vars(files).items() if k != "shapes"},
+            "host": vars(report.host),
             "cards": [_values(one) for one in report.sums],
             "refused": report.refusals,
             "try": [{"change": one.change, **_values(one.sum)} for one in report.tries],
@@ -204,14 +206,20 @@ def _files(report: Report, console: Console) -> None:
     if not files.count:
         console.print("Files: no weights are there.")
         return
-    kinds = ", ".join(f"{_gb(size)} {dtype}" for dtype, size in files.by_dtype.items())
-    console.print(
-        f"Files: {files.count} of weights, {_gb(files.stored)} on the disk"
-        + (f" ({kinds})" if kinds else "")
-        + f". Reading the largest takes {_gb(files.largest)} of the host's memory.",
-        highlight=False,
-        markup=False,
+    kinds = ", ".join(f"{shown_size(size)} {dtype}" for dtype, size in files.by_dtype.items())
+    host = report.host
+    beside = shown_size(host.disk - files.stored)
+    lines = (
+        f"Files: {files.count} of weights, {shown_size(files.stored)}"
+        + (f" ({kinds})." if kinds else "."),
+        f"Disk: {shown_size(host.disk)}"
+        + (f", {beside} of them adapters or a draft model" if host.disk > files.stored else "")
+        + f"; a container disk or volume with {host.disk_gb} GB free holds them.",
+        f"Host memory: {shown_size(host.read_at_once)} to read the largest file"
+        + (f", {shown_size(host.offloaded)} kept for the GPUs" if host.offloaded else "")
+        + ", and the worker's processes.",
     )
+    console.print("\n".join(lines), highlight=False, markup=False)
 
 
 def _lengths(one: Sum) -> tuple[int, ...]:
@@ -227,7 +235,3 @@ def _gibs(least: int, most: int) -> str:
     if least == most:
         return gib(most)
     return f"{max(least, 0) / GIB:.1f} to {gib(most)}"
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

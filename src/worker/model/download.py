@@ -99,7 +99,7 @@ def download(
         _check_space(repository, where, missing)
         if before and kind == "model":
             before(fetch(beside))
-        say(f"{repository}: {len(files)} files, {_size(missing)} to fetch into {where}")
+        say(f"{repository}: {len(files)} files, {shown_size(missing)} to fetch into {where}")
         with _progress(repository, folder / "blobs", missing, say):
             snapshot = fetch(files)
         say(f"{repository}: complete after {time.monotonic() - started_s:.0f} s")
@@ -127,7 +127,7 @@ def _check_space(name: str, where: Path, missing: int) -> None:
     free = shutil.disk_usage(there).free
     if missing > free:
         raise StartError(
-            f"{name} needs {_size(missing)} more, and {where} has {_size(free)} free: "
+            f"{name} needs {shown_size(missing)} more, and {where} has {shown_size(free)} free: "
             "make room there, or set BASE_PATH to a folder that has it"
         )
 
@@ -185,7 +185,7 @@ def _progress(name: str, blobs: Path, missing: int, say: Say) -> Iterator[None]:
         while not done.wait(PROGRESS_S):
             now = min(_stored(blobs) - before, missing)
             rate = max(now - last, 0) / PROGRESS_S
-            say(f"{name}: {_size(now)} of {_size(missing)}, {_size(rate)}/s")
+            say(f"{name}: {shown_size(now)} of {shown_size(missing)}, {shown_size(rate)}/s")
             last = now
 
     watching = threading.Thread(target=watch, name="download progress", daemon=True)
@@ -217,7 +217,7 @@ def _silent() -> Any:
     return Silent
 
 
-def _size(count: float) -> str:
+def shown_size(count: float) -> str:
     for unit in ("B", "kB", "MB"):
         if count < 1000:
             return f"{count:.3g} {unit}"

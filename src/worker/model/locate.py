@@ -9,6 +9,7 @@ import copy
 import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -89,6 +90,18 @@ def fetch(
         return str(_gguf(name, snapshot) or snapshot)
 
     return _each(args, one)
+
+
+def named(args: argparse.Namespace) -> tuple[tuple[str, str | None, files.Kind], ...]:
+    """Return what vLLM's arguments name of models: name or folder, revision, and what it is."""
+    found: list[tuple[str, str | None, files.Kind]] = []
+
+    def one(*named: Any) -> str:
+        found.append(named)
+        return str(named[0])
+
+    _each(args, one)
+    return tuple(found)
 
 
 def _each(
