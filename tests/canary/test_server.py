@@ -156,6 +156,10 @@ TOUCHES: dict[str, list[Row]] = {
         f"{ASYNC_LLM}.remove_lora(self, lora_id)",
         "vllm.lora.request:LoRARequest(name, number, path)",
         "vllm.config:ModelConfig{model}",
+        "vllm.lora.peft_helper:PEFTHelper.validate_legal(self, lora_config)",
+        r"vllm.lora.worker_manager ~ hf_to_vllm_mapper\.get_rename_mapper\(\)",
+        r"vllm.lora.worker_manager ~ getattr\(model, \"lora_skip_prefixes\", None\)",
+        r"vllm.lora.worker_manager ~ packed_modules_mapping\[module\]",
     ],
     "engine/pacing": [
         r"vllm.v1.engine.async_llm ~ queue = RequestOutputCollector\(params\.output_kind, ",

@@ -8,6 +8,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from worker.configuration.settings import Settings
 from worker.doctor import advice, host, measured, wants, weights
@@ -16,8 +17,8 @@ from worker.doctor.estimate import Sum, add_up, as_measured
 from worker.doctor.host import Host
 from worker.doctor.wants import Wants
 from worker.doctor.weights import Weights
+from worker.engine import adapters, planner
 from worker.engine import card as absent
-from worker.engine import planner
 from worker.engine.planner import UnplannedError
 from worker.errors import StartError
 from worker.logs import say
@@ -75,6 +76,8 @@ def examine(
             break
     if not wanted and len(refusals) == len(cards):
         raise StartError(next(iter(refusals.values())))
+    if sums:
+        _refuse_adapters(args, found, sums[0].plan)
     tries = advice.tries(sums[0], args, count, judge) if wanted and sums else ()
     return Report(
         settings.served_model_names[0],
@@ -88,6 +91,23 @@ def examine(
         settings.warnings,
         wants.read(args, sums[0].plan.config.model_config if sums else None),
     )
+
+
+def _refuse_adapters(
+    args: argparse.Namespace, found: Mapping[str, Weights], plan: planner.Plan
+) -> None:
+    """Raise StartError where an adapter is not for this model."""
+    none = Weights(0, 0, 0)
+    base, config = found.get(args.model, none).shapes, plan.config.lora_config
+    for adapter in args.lora_modules or ():
+        folder, its = Path(adapter.path), found.get(adapter.path, none).shapes
+        why = adapters.refusal(folder, its, base) or adapters.refusal_of_vllm(
+            folder, its, plan.model, config
+        )
+        if why:
+            raise StartError(
+                f"LORA_MODULES: adapter {adapter.name!r} cannot be loaded beside this model: {why}."
+            )
 
 
 def judge(args: argparse.Namespace, count: int, card: Card) -> Sum:

@@ -9,7 +9,7 @@ import asyncio
 import json
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -17,10 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import safe_open
+from vllm.lora.peft_helper import PEFTHelper
 from vllm.lora.request import LoRARequest
+from vllm.lora.utils import get_supported_lora_modules, parse_fine_tuned_lora_name
+from vllm.model_executor.utils import get_packed_modules_mapping
 
+from worker.engine.causes import sentence
 from worker.errors import RequestError, WorkerError
 from worker.sentences import shown
+
+Shapes = Mapping[str, Sequence[int]]
 
 log = logging.getLogger("worker")
 
@@ -141,34 +147,59 @@ def _size(folder: Path) -> int:
 
 def _judge(name: str, folder: Path, base: Path) -> None:
     """Raise RequestError where an adapter is none for this model."""
-    try:
-        config = json.loads((folder / "adapter_config.json").read_text())
-        kind = config.get("peft_type")
-    except (OSError, ValueError, AttributeError):
-        raise _unfit(name, "it has no adapter_config.json to read") from None
-    if kind != "LORA":
-        raise _unfit(name, f"its peft_type is {shown(kind)} and not LORA")
-    _judge_shapes(name, _shapes(folder), _shapes(base))
+    if why := refusal(folder, _shapes(folder), _shapes(base)):
+        raise _unfit(name, why)
 
 
-def _judge_shapes(name: str, its: dict[str, list[int]], models: dict[str, list[int]]) -> None:
-    """Refuse weights of another width than the model's: vLLM 0.32 takes narrower ones for parts.
+def refusal(folder: Path, its: Shapes, models: Shapes) -> str:
+    """Say why an adapter cannot be loaded beside a model, or nothing.
 
-    What the model's files do not show, or show packed, is left to vLLM.
+    vLLM 0.32 takes weights narrower than the model's for parts of them. What the model's files do
+    not show, or show packed, is left to vLLM.
     """
+    try:
+        kind = json.loads((folder / "adapter_config.json").read_text()).get("peft_type")
+    except (OSError, ValueError, AttributeError):
+        return "it has no adapter_config.json to read"
+    if kind != "LORA":
+        return f"its peft_type is {shown(kind)} and not LORA"
     for key, shape in its.items():
         layer, _, side = key.removeprefix("base_model.model.").partition(".lora_")
-        model = models.get(f"{layer}.weight", [])
+        model = models.get(f"{layer}.weight", ())
         if len(model) != 2 or side not in ("A.weight", "B.weight"):
             continue
         has, wants = (shape[-1], model[1]) if side == "A.weight" else (shape[0], model[0])
         if has != wants:
-            raise _unfit(name, f"its weights for {layer} are {has} wide, and the model's {wants}")
+            return f"its weights for {layer} are {has} wide, and the model's {wants}"
+    return ""
 
 
-def _shapes(folder: Path) -> dict[str, list[int]]:
+def refusal_of_vllm(folder: Path, tensors: Iterable[str], model: Any, config: Any) -> str:
+    """Say why vLLM would refuse an adapter of these tensors when it loads it, or nothing.
+
+    `model` is vLLM's, which needs no memory, and `config` is its LoRAConfig.
+    """
+    packed, mapper = get_packed_modules_mapping(model), getattr(model, "hf_to_vllm_mapper", None)
+    known = {
+        part for name in get_supported_lora_modules(model) for part in packed.get(name, [name])
+    }
+    apart = ("base_layer", ".experts", *(getattr(model, "lora_skip_prefixes", None) or ()))
+    try:
+        PEFTHelper.from_local_dir(str(folder), None).validate_legal(config)
+        for tensor in tensors:
+            if ".lora_" not in tensor or any(part in tensor for part in apart):
+                continue
+            layer, _ = parse_fine_tuned_lora_name(tensor, mapper and mapper.get_rename_mapper())
+            if layer.rpartition(".")[2] not in known:
+                return f"it changes {layer}, and vLLM takes {', '.join(sorted(known))}"
+    except (TypeError, ValueError) as error:
+        return sentence(error).removesuffix(".")
+    return ""
+
+
+def _shapes(folder: Path) -> Shapes:
     """Return the shapes of the floating-point tensors in a folder's safetensors files."""
-    shapes = {}
+    shapes: dict[str, Sequence[int]] = {}
     for file in folder.glob("*.safetensors"):
         with safe_open(file, framework="np") as tensors:
             for key in tensors.keys():  # noqa: SIM118 - it is no mapping

@@ -42,10 +42,12 @@ class Capacity:
 class Plan:
     """One configuration as vLLM takes it; sizes are bytes on each GPU, the fullest of them.
 
-    `specs` are the layers' caches, by layer, for each stage of a pipeline.
+    `specs` are the layers' caches, by layer, for each stage of a pipeline; `model` is vLLM's, of
+    the last stage, of tensors without memory.
     """
 
     config: Any
+    model: Any
     weights: int
     specs: tuple[dict[str, Any], ...]
 
@@ -99,16 +101,16 @@ def plan(args: argparse.Namespace) -> Plan:
     except Exception as error:
         raise StartError(sentence(error)) from error
     try:
-        weights, specs = _stages(config)
+        model, weights, specs = _stages(config)
     except Exception as error:
         if isinstance(error, ValueError) and "attention backend" not in str(error):
             raise StartError(sentence(error)) from error
         raise UnplannedError(sentence(error)) from error
-    return Plan(config, weights, specs)
+    return Plan(config, model, weights, specs)
 
 
-def _stages(config: Any) -> tuple[int, tuple[dict[str, Any], ...]]:
-    """Build each stage of the pipeline; return the largest weights, and the caches of each."""
+def _stages(config: Any) -> tuple[Any, int, tuple[dict[str, Any], ...]]:
+    """Build each stage of the pipeline; return a model, the largest weights, and all caches."""
     from vllm.v1.attention.backends.utils import record_kv_cache_layout, resolve_kv_cache_layout
     from vllm.v1.core.single_type_kv_cache_manager import register_all_kvcache_specs
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
@@ -120,7 +122,8 @@ def _stages(config: Any) -> tuple[int, tuple[dict[str, Any], ...]]:
     for stage in range(config.parallel_config.pipeline_parallel_size):
         config.compilation_config.static_forward_context.clear()
         with _one_of_many(config, stage):
-            weights = max(weights, sum(map(_bytes, _models(config))))
+            model, *draft = _models(config)
+            weights = max(weights, sum(map(_bytes, (model, *draft))))
             if not stage:
                 current_platform.update_block_size_for_backend(config)
             stages.append(GPUModelRunner.get_kv_cache_spec(runner))
@@ -130,7 +133,7 @@ def _stages(config: Any) -> tuple[int, tuple[dict[str, Any], ...]]:
         every = [spec for specs in stages for spec in specs.values()]
         layout = resolve_kv_cache_layout(config, layouts, every)
         record_kv_cache_layout(config.cache_config, layout.name)
-    return weights, tuple(stages)
+    return model, weights, tuple(stages)
 
 
 def _models(config: Any) -> Iterator[Any]:
