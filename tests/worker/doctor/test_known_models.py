@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from kinds import write
-from known import DEFAULTS, LLAMA_8B, MODELS
+from known import DEFAULTS, LLAMA_8B, MODELS, REPORTED
 from transformers import AutoConfig
 
 from command import answered
@@ -32,9 +32,9 @@ def _planned(card: str, available: int, rows: list[dict[str, Any]]) -> list[list
 def planned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     base = tmp_path_factory.mktemp("golden")
     configs = {name: row[0] for name, row in MODELS.items()}
-    for kind, (architecture, more, _) in DEFAULTS.items():
-        its = AutoConfig.for_model(kind).to_dict()
-        configs[kind] = its | {"architectures": [architecture], "dtype": "bfloat16", **more}
+    for name, one in DEFAULTS.items():
+        its = AutoConfig.for_model(one.kind).to_dict()
+        configs[name] = its | {"architectures": [one.architecture], "dtype": "bfloat16", **one.more}
     rows = [
         {"model": write(base / str(number), config), "max_model_len": 1024}
         for number, config in enumerate(configs.values())
@@ -45,19 +45,40 @@ def planned(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
 @pytest.mark.parametrize("name", [*MODELS, *DEFAULTS])
 def test_bytes_a_token(planned: dict[str, list[Any]], name: str) -> None:
     """One token takes what a count by hand says, whatever keeps it."""
-    expected = MODELS[name][1] if name in MODELS else DEFAULTS[name][2]
+    expected = MODELS[name][1] if name in MODELS else DEFAULTS[name].token_bytes
 
     assert expected == planned[name][2]
 
 
-@pytest.mark.parametrize("name", MODELS)
-def test_tokens_and_weights(planned: dict[str, list[Any]], name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*MODELS, *(name for name, one in DEFAULTS.items() if one.is_even)]
+)
+def test_tokens(planned: dict[str, list[Any]], name: str) -> None:
     """Where all layers are alike the cache holds its whole blocks of 16 tokens, and no more."""
-    tokens, at_once, token_bytes, weights = planned[name]
+    tokens, at_once, token_bytes, _ = planned[name]
     blocks = CACHE // (token_bytes * 16)
 
     assert (blocks / 64, blocks * 16) == (at_once, tokens)
-    assert MODELS[name][2] < weights / 1e9 < MODELS[name][3]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_weights(planned: dict[str, list[Any]], name: str) -> None:
+    """The weights are those of the configuration, quantised where it says so."""
+    assert MODELS[name][2] < planned[name][3] / 1e9 < MODELS[name][3]
+
+
+@pytest.mark.parametrize("name", [name for name, one in DEFAULTS.items() if one.billions])
+def test_published_parameters(planned: dict[str, list[Any]], name: str) -> None:
+    """The weights come to the parameters that are published of the checkpoint, of 2 bytes each."""
+    assert pytest.approx(DEFAULTS[name].billions, rel=0.01) == planned[name][3] / 2e9
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_where_the_values_are_from(name: str) -> None:
+    """The class says whose values it has, or a report does."""
+    of = type(AutoConfig.for_model(DEFAULTS[name].kind))
+
+    assert name in (of.__doc__ or "") or name in REPORTED
 
 
 def test_a_published_example(tmp_path: Path) -> None:
