@@ -75,7 +75,9 @@ def main() -> int:
             else:
                 os.environ[name] = value
         if options.doctor:
-            return _doctor(environ, baked, is_json=options.json)
+            from worker.doctor import command
+
+            return command.run(environ, baked, is_json=options.json)
         if not is_serving and not HAS_GPU:
             # Else vLLM built for a GPU knows no device, and its parser fails.
             os.environ.setdefault("VLLM_TARGET_DEVICE", "cpu")
@@ -106,34 +108,6 @@ def main() -> int:
     except (Exception, SystemExit) as error:
         fail(error)
     return 0
-
-
-def _doctor(environ: Mapping[str, str], baked: Mapping[str, str], *, is_json: bool) -> int:
-    """Judge without a GPU whether the model fits the card GPU; returns the exit code."""
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "CRITICAL")  # what matters comes as a sentence
-    from worker.doctor import cards
-
-    named = environ.get("GPU", "").strip()
-    wanted = cards.read(named) if named else None
-    count, first = wanted or (1, cards.CARDS[0])
-    from worker.engine import card
-
-    card.stand_in(first.name, first.memory, first.capability, count)  # before vLLM is imported
-    from rich.console import Console
-
-    from worker.doctor import page
-    from worker.doctor.examine import examine
-
-    report = examine(environ, baked, wanted)
-    if is_json:
-        print(page.as_json(report))
-    else:
-        console = Console()
-        console = console if console.is_terminal else Console(width=120)
-        with console.capture() as drawn:
-            page.show(report, console)
-        print(drawn.get(), end="")
-    return report.exit_code
 
 
 def _refuse_no_endpoint(environ: Mapping[str, str], words: list[str]) -> None:
