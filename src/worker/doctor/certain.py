@@ -5,9 +5,7 @@ is built, and what vLLM might still manage is left to vLLM.
 """
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 from worker.doctor import weights
 from worker.doctor.estimate import too_large
@@ -29,11 +27,8 @@ def refuse(args: argparse.Namespace, folder: Path) -> None:
 
     `args` are vLLM's, `folder` is the model's, with everything in it but perhaps the weights.
     """
-    if args.hf_overrides:
-        return
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError):
+    config = files.json_object(folder / "config.json")
+    if args.hf_overrides or not config:
         return
     text = config.get("text_config")
     heads = (text if isinstance(text, dict) else config).get("num_attention_heads")

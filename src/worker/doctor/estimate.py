@@ -87,18 +87,13 @@ def add_up(plan: Plan, card: Card, runtime: Range | None = None) -> Sum:
     known = runtime is not None
     runtime = runtime or runtime_of(plan.config)
     cache_config = plan.config.cache_config
-    utilization = cache_config.gpu_memory_utilization
-    allowed = int(card.memory * utilization)
+    allowed = int(card.memory * cache_config.gpu_memory_utilization)
     held = 0 if known else int(allowed * HELD)
-    cache = Range(
-        allowed - held - plan.weights - runtime.most, allowed - plan.weights - runtime.least
-    )
-    if fixed := cache_config.kv_cache_memory_bytes:
-        room = Range(
-            card.memory - held - plan.weights - runtime.most,
-            card.memory - plan.weights - runtime.least,
-        )
-        cache = Range(min(fixed, room.least), min(fixed, room.most))
+    fixed = cache_config.kv_cache_memory_bytes
+    left = (card.memory if fixed else allowed) - plan.weights
+    cache = Range(left - held - runtime.most, left - runtime.least)
+    if fixed:
+        cache = Range(min(fixed, cache.least), min(fixed, cache.most))
     worst, best = (plan.capacity(max(cache.least, 0)), plan.capacity(max(cache.most, 0)))
     return Sum(card, plan, allowed, plan.weights, runtime, cache, worst, best)
 

@@ -34,11 +34,11 @@ class Report:
     files: Weights | None
     host: Host
     sums: tuple[Sum, ...]
-    tries: tuple[advice.Try, ...] = ()
-    refusals: Mapping[str, str] | None = None
-    unjudged: str = ""
-    warnings: tuple[str, ...] = ()
-    wants: Wants | None = None
+    tries: tuple[advice.Try, ...]
+    refusals: Mapping[str, str]
+    unjudged: str
+    warnings: tuple[str, ...]
+    wants: Wants | None
 
     @property
     def exit_code(self) -> int:

@@ -16,6 +16,7 @@ from worker.configuration.environ import base_path
 from worker.doctor import cards
 from worker.engine import command_line
 from worker.errors import SettingsError
+from worker.model import files
 
 FOLDER = "compile-cache/measured"  # below BASE_PATH, beside the compiled kernels
 # What decides nothing of memory, and differs from one deployment to the next.
@@ -38,11 +39,7 @@ def keep(file: Path | None, figures: Mapping[str, Any]) -> str:
 
 def find(file: Path | None) -> dict[str, Any]:
     """Return the figures that a start has kept there; nothing where none has."""
-    try:
-        found = json.loads(file.read_text()) if file else {}
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return files.json_object(file) if file else {}
 
 
 def place(environ: Mapping[str, str], args: argparse.Namespace, card: str) -> Path | None:

@@ -163,7 +163,7 @@ def _every(report: Report, console: Console) -> None:
         times = [_times(one.at_once(length)) for length in lengths]
         table.add_row(one.card.name, gib(one.card.memory), answer, cache, *times)
     console.print(table)
-    for name, why in (report.refusals or {}).items():
+    for name, why in report.refusals.items():
         console.print(f"{name}: {why}", markup=False)
     weights = sorted({gib(one.weights) for one in report.sums})
     console.print(f"Weights: {' or '.join(weights)}.", highlight=False)

@@ -5,7 +5,6 @@ thoughts as its chat template does; a parser fits where it looks for the same ma
 """
 
 import argparse
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from worker.engine import command_line
+from worker.model import files
 
 # A parser's name, marks that all stand in the chat template, and model types where others have the
 # same marks; the first that fits is taken.
@@ -93,7 +93,7 @@ def read(args: argparse.Namespace, model_config: Any = None) -> Wants | None:
     if not folder.is_dir() or is_pooling:
         return None
     template = "\n".join(_templates(args.chat_template, folder))
-    kind = str(_json(folder / "config.json").get("model_type"))
+    kind = str(files.json_object(folder / "config.json").get("model_type"))
     knows_tools = bool(re.search(r"\{[{%][^}]*\btools\b", template))
     tools = _first(TOOLS, template, kind, "tool_call_parser") if knows_tools else ""
     thoughts = _first(THOUGHTS, template, kind, "reasoning_parser")
@@ -128,16 +128,8 @@ def _templates(given: str | None, folder: Path) -> Iterator[str]:
         if file.is_file():
             yield file.read_text()
     for name in ("chat_template.json", "tokenizer_config.json"):
-        its = _json(folder / name).get("chat_template")
+        its = files.json_object(folder / name).get("chat_template")
         for one in its if isinstance(its, list) else [its]:
             text = one.get("template") if isinstance(one, dict) else one
             if isinstance(text, str):
                 yield text
-
-
-def _json(file: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(file.read_text())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
-from typing import Literal
+from typing import Any, Literal
 
 from worker.errors import StartError
 
@@ -184,12 +184,18 @@ def code_elsewhere(snapshot: Path) -> set[str]:
     """Return the repositories whose Python code this one's configuration names."""
     found = set()
     for file in snapshot.glob("*config.json"):
-        try:
-            auto_map = json.loads(file.read_text()).get("auto_map") or {}
-        except (OSError, ValueError, AttributeError):
-            continue
+        auto_map = json_object(file).get("auto_map") or {}
         for names in auto_map.values() if isinstance(auto_map, dict) else ():
             for name in names if isinstance(names, list) else [names]:
                 if isinstance(name, str) and "--" in name:
                     found.add(name.partition("--")[0])
     return found
+
+
+def json_object(file: Path) -> dict[str, Any]:
+    """Return the JSON object in a file, and an empty one where there is none."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
