@@ -101,6 +101,15 @@ def test_a_wrong_configuration(llama: str, environ: dict[str, str], words: str) 
     assert "Traceback" not in done.stderr
 
 
+def test_a_wrong_configuration_as_json() -> None:
+    """A program gets the sentence as it gets a report."""
+    done = doctor("--json", GPU="L40X")
+    report = json.loads(done.stdout)
+
+    assert 1 == done.returncode == report["exit_code"]
+    assert report["error"].startswith("GPU='L40X' is no card that RunPod has")
+
+
 CHANGES = {"temperature": 0.6, "top_k": 20}
 
 
