@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from worker.doctor.cards import CARDS, Card
+from worker.doctor.cards import CARDS, GIB, Card
 from worker.doctor.estimate import Sum, add_up
 from worker.engine.planner import UnplannedError
 from worker.errors import StartError
 
+TOGETHER = 5 * GIB  # at most what a forward pass of several cards takes on each
 FP8 = (8, 9)  # the capability from which on a card computes in it
 Judge = Callable[[argparse.Namespace, int, Card], Sum]
 
@@ -60,13 +61,25 @@ def _candidates(
     if not now.plan.config.model_config.quantization:
         scheme = "fp8_per_channel"
         yield f"QUANTIZATION={scheme}", {"quantization": scheme}, count, card
-    for several in (2, 4, 8):
-        if not fits and several > count and now.weights * used / several < 0.8 * card.memory:
-            change = f"GPU={several}x{card.name} with TENSOR_PARALLEL_SIZE={several}"
-            yield change, {"tensor_parallel_size": several}, several, card
-            break
+    if not fits and (found := _several(now, used, count)):
+        several, one = found
+        change = f"GPU={several}x{one.name} with TENSOR_PARALLEL_SIZE={several}"
+        yield change, {"tensor_parallel_size": several}, several, one
     if args.kv_cache_dtype == "auto" and card.capability >= FP8:
         yield "KV_CACHE_DTYPE=fp8", {"kv_cache_dtype": "fp8"}, count, card
+
+
+def _several(now: Sum, used: int, count: int) -> tuple[int, Card] | None:
+    """Return how many of a card may share the model: of this one, else the fewest of another."""
+    request = now.plan.token_bytes * now.plan.max_model_len
+    found = [
+        (several, one)
+        for several in (2, 4, 8)
+        if several > count
+        for one in (now.card, *sorted(CARDS, key=lambda card: card.mib))
+        if (now.weights + request) * used / several + TOGETHER < 0.9 * one.memory
+    ]
+    return next((each for each in found if each[1] == now.card), found[0] if found else None)
 
 
 def _round(one: Sum) -> int:

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from worker.doctor.cards import GIB
-from worker.doctor.estimate import SOURCE, Sum, gib, too_large
+from worker.doctor.estimate import SOURCE, Answer, Sum, gib, too_large
 from worker.doctor.examine import Report
 from worker.doctor.wants import Wants
 from worker.engine.planner import Capacity
@@ -23,8 +23,8 @@ COLOURS = {"fits": "green", "does not fit": "red", "cannot tell": "yellow"}
 def show(report: Report, console: Console) -> None:
     """Draw the report; without colours where the console is no terminal."""
     if report.unjudged:
-        console.print(f"[yellow]Cannot tell[/]: {report.unjudged}")
-        console.print("The configuration is sound; its memory can only be measured on the card.")
+        console.print(_verdict("cannot tell", report.unjudged))
+        console.print("vLLM takes the configuration; only a start can show what it needs.")
         _files(report, console)
     elif len(report.sums) == 1 and not report.refusals:
         _one(report, report.sums[0], console)
@@ -82,10 +82,8 @@ def _values(one: Sum) -> dict[str, Any]:
 
 def _one(report: Report, one: Sum, console: Console) -> None:
     cards = f"{report.count} x {one.card.name}" if report.count > 1 else one.card.name
-    colour = COLOURS[one.answer]
-    verdict = Text.assemble((one.answer.capitalize(), f"bold {colour}"), f": {report.model} on ")
-    verdict.append(f"{cards}, {one.plan.max_model_len:,} tokens of context.")
-    console.print(verdict)
+    where = f"{cards}, {one.plan.max_model_len:,} tokens of context."
+    console.print(_verdict(one.answer, f"{report.model} on {where}"))
     if one.weights > one.allowed:
         console.print(too_large(one.weights, one.allowed), highlight=False)
     elif isinstance(one.best, str):
@@ -148,20 +146,27 @@ def _one(report: Report, one: Sum, console: Console) -> None:
 
 
 def _every(report: Report, console: Console) -> None:
+    fitting = [one.card for one in report.sums if one.answer == "fits"]
+    total = len(report.sums) + len(report.refusals)
+    answer: Answer = ("fits", "does not fit", "cannot tell")[report.exit_code]
+    where = f"any of {total} cards, one alone."
+    if fitting:
+        least = min(fitting, key=lambda card: card.mib).name
+        where = f"{len(fitting)} of {total} cards, one alone; the smallest is {least}."
+    console.print(_verdict(answer, f"{report.model} on {where}"))
     lengths = [length for length in _lengths(report.sums[0]) if length != LENGTHS[0]]
-    console.print(
-        f"{report.model} on one card; the last columns: how many at once of so many tokens"
-    )
+    console.print("At least so much KV cache, and so many requests at once of so many tokens:\n")
     table = Table(box=None)
     for name in ("card", "memory", "", "KV cache"):
         table.add_column(name, no_wrap=True)
     for length in lengths:
-        table.add_column(f"{length:,}", justify="right", no_wrap=True)
+        short = f"{length // 1024}k" if length % 1024 == 0 else f"{length:,}"
+        table.add_column(short, justify="right", no_wrap=True)
     for one in report.sums:
-        answer = Text(one.answer, COLOURS[one.answer])
-        cache = _gibs(one.cache.least, one.cache.most) if one.cache.most > 0 else "none"
+        its = Text(one.answer, COLOURS[one.answer])
+        cache = gib(one.cache.least) if one.cache.least > 0 else "none"
         times = [_times(one.at_once(length)) for length in lengths]
-        table.add_row(one.card.name, gib(one.card.memory), answer, cache, *times)
+        table.add_row(one.card.name, gib(one.card.memory), its, cache, *times)
     console.print(table)
     for name, why in report.refusals.items():
         console.print(f"{name}: {why}", markup=False)
@@ -222,6 +227,10 @@ def _files(report: Report, console: Console) -> None:
     console.print("\n".join(lines), highlight=False, markup=False)
 
 
+def _verdict(answer: Answer, of: str) -> Text:
+    return Text.assemble((answer.capitalize(), f"bold {COLOURS[answer]}"), f": {of}")
+
+
 def _lengths(one: Sum) -> tuple[int, ...]:
     most = one.plan.max_model_len
     return (*(length for length in LENGTHS if length < most), most)
@@ -232,6 +241,8 @@ def _times(count: float) -> str:
 
 
 def _gibs(least: int, most: int) -> str:
+    if most <= 0:
+        return "none"
     if least == most:
         return gib(most)
     return f"{max(least, 0) / GIB:.1f} to {gib(most)}"

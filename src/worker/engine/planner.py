@@ -105,7 +105,8 @@ def plan(args: argparse.Namespace) -> Plan:
     except Exception as error:
         if isinstance(error, ValueError) and "attention backend" not in str(error):
             raise StartError(sentence(error)) from error
-        raise UnplannedError(sentence(error)) from error
+        why = sentence(error).rstrip(".!")
+        raise UnplannedError(f"vLLM cannot build the model without its card ({why}).") from error
     return Plan(config, model, weights, specs)
 
 
