@@ -199,6 +199,7 @@ def _group(size: int, rank: int = 0) -> Any:
 
 def _bytes(model: Any) -> int:
     """Return what a model takes in memory, once it is loaded."""
+    from vllm.config import get_current_vllm_config
     from vllm.model_executor.layers.attention.mla_attention import MLAAttention
     from vllm.model_executor.layers.linear import LinearBase
     from vllm.model_executor.layers.quantization import online
@@ -211,7 +212,8 @@ def _bytes(model: Any) -> int:
             weights = [one.nbytes for one in layer.parameters(recurse=False) if one.dim() > 1]
             total -= sum(weights) * (1 - _ONLINE[kind])
         if isinstance(layer, MLAAttention):  # has these weights a second time, for decoding
-            total += layer.kv_b_proj.weight.numel() * torch.get_default_dtype().itemsize
+            dtype = get_current_vllm_config().model_config.dtype
+            total += layer.kv_b_proj.weight.numel() * dtype.itemsize
         if isinstance(layer, LinearBase):
             total += _slots(layer)
     return int(total)

@@ -73,6 +73,17 @@ def test_published_parameters(planned: dict[str, list[Any]], name: str) -> None:
     assert pytest.approx(DEFAULTS[name].billions, rel=0.01) == planned[name][3] / 2e9
 
 
+def test_weights_that_mla_has_twice(planned: dict[str, list[Any]]) -> None:
+    """For decoding each layer keeps what makes keys and values of the latent a second time."""
+    latent = 512 * 128 * (128 + 128)
+    attention = 7168 * (1536 + 512 + 64) + 1536 * 128 * (128 + 64) + latent + 128 * 128 * 7168
+    expert = 3 * 7168 * 2048
+    layers = 61 * attention + 3 * 3 * 7168 * 18432 + 58 * (257 * expert + 256 * 7168)
+    count = 2 * 129280 * 7168 + layers + 61 * latent
+
+    assert pytest.approx(count, rel=1e-4) == planned["deepseek-ai/DeepSeek-V3"][3] / 2
+
+
 @pytest.mark.parametrize("name", DEFAULTS)
 def test_where_the_values_are_from(name: str) -> None:
     """The class says whose values it has, or a report does."""
