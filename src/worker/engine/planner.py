@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from vllm.config import CompilationMode, set_current_vllm_config
 from vllm.distributed import parallel_state
 from vllm.engine.arg_utils import AsyncEngineArgs
@@ -142,7 +143,7 @@ def _models(config: Any) -> Iterator[Any]:
     from vllm.model_executor.model_loader.utils import initialize_model
     from vllm.utils.torch_utils import set_default_torch_dtype
 
-    with set_default_torch_dtype(config.model_config.dtype), torch.device("meta"):
+    with set_default_torch_dtype(config.model_config.dtype), _EmptyWithoutMemory():
         yield initialize_model(config)
         target, draft = config.model_config, None
         if config.speculative_config is not None:
@@ -150,6 +151,14 @@ def _models(config: Any) -> Iterator[Any]:
         # Without a model of its own a method such as ngram has the target's.
         if draft and (draft.model, draft.architectures) != (target.model, target.architectures):
             yield initialize_model(config, prefix="draft_model", model_config=draft)
+
+
+class _EmptyWithoutMemory(TorchFunctionMode):  # type: ignore[misc]
+    """Tensors that a file will fill are made without memory; some models compute with others."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        return func(*args, **({"device": "meta"} | given if func is torch.empty else given))
 
 
 @contextmanager

