@@ -18,13 +18,16 @@ def test_what_the_start_compiles_is_kept(build: Build, hub: Hub) -> None:
     hub.add_folder("Org/Tiny", models.path("tiny"))
     build.bake(MODEL_NAME="Org/Tiny")
     own = CPU | {"HOME": str(build.root), "HF_HUB_OFFLINE": "1"}
-    first, second = (build.run("warm.py", **own) for _ in range(2))
+    first = build.run("warm.py", **own)
+    compiled = build.root / "etc/worker-vllm/compile-cache/vllm/torch_compile_cache"
+    (kept,) = (compiled / "torch_aot_compile").iterdir()
+    second = build.run("warm.py", **own)
 
     assert 0 == first.returncode, first.stdout[-3000:] + first.stderr[-3000:]
     assert re.search(r"Compiled: [1-9]\d* files", first.stdout)
-    assert list((build.root / "etc/worker-vllm/compile-cache/vllm").rglob("*"))
-    assert "Directly load" not in first.stdout + first.stderr
-    assert "Directly load" in second.stdout + second.stderr
+    assert "Compiling model again" not in first.stdout
+    # On a CPU vLLM 0.32 finds it, cannot load this part of it, and says so.
+    assert re.search(rf"(Directly load|load failure).*{kept.name}", second.stdout + second.stderr)
 
 
 def test_there_is_nothing_to_compile_for(build: Build) -> None:
