@@ -38,6 +38,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import models
 
 SDK = metadata.version("runpod")
+SDKS = (SDK, "1.12.0")
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 OPTIONS = {"max_model_len": 1024, "max_num_seqs": 256}
 MODEL = str(models.path("tiny"))

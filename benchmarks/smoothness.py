@@ -30,6 +30,7 @@ LOADS = (  # who, streams, round trip in ms
     (EACH, 64, 0),
     (OPENAI, 64, 0),
     (NATIVE, 64, 0),
+    (OPENAI, 64, 50),
     (OPENAI, 64, 100),
     (NATIVE, 64, 100),
     (EACH, 100, 0),
@@ -68,8 +69,8 @@ async def compare(sdk: str, rounds: int) -> list[_report.Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--sdk", nargs="+", default=[_contenders.SDK], help="versions of the SDK")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--sdk", nargs="+", default=_contenders.SDKS, help="versions of the SDK")
+    parser.add_argument("--rounds", type=int, default=5)
     options = _report.options(parser)
     about = platform() | {"rounds": options.rounds}
     with _report.question(__file__, __doc__, COLUMNS, options, about) as answer:

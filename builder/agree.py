@@ -44,6 +44,10 @@ FACTS: dict[str, dict[str, str]] = {
         "requirements.txt": rf"^runpod=={NUMBER} ",
         "builder/requirements.txt": rf"^runpod=={NUMBER}$",
     },
+    "the other SDK's version": {
+        "Makefile": rf"^OTHER_SDK = {NUMBER}$",
+        "benchmarks/_contenders.py": rf'^SDKS = \(SDK, "{NUMBER}"\)',
+    },
     "torch's version": {
         "builder/requirements.in": rf"^torch=={NUMBER}\+cpu$",
         "requirements.txt": rf"^torch=={NUMBER}\+cpu ",

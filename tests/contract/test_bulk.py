@@ -71,16 +71,18 @@ def without_times(value: Any) -> Any:
     return {k: without_times(v) for k, v in value.items() if k not in ("id", "created")}
 
 
-def test_lines_are_answered_as_jobs_are(tiny: Served, batch_folder: Path) -> None:
+@pytest.mark.parametrize("number", [80, pytest.param(2000, marks=pytest.mark.slow)])
+def test_lines_are_answered_as_jobs_are(tiny: Served, batch_folder: Path, number: int) -> None:
     """Every route's line has the answer that the same request has as a job of its own."""
-    lines = [of_each_route(i) for i in range(80)]
+    lines = [of_each_route(i) for i in range(number)]
     (batch_folder / "mixed.jsonl").write_text(jsonl(lines))
-    batch = {"input": "mixed.jsonl", "output": "mixed.out.jsonl", "ordered": True}
-    said = summary(tiny.run({"batch": batch}))
-    found = results(batch_folder / "mixed.out.jsonl")
+    batch = {"input": "mixed.jsonl", "output": f"mixed.{number}.jsonl", "ordered": True}
+    said = summary(tiny.run({"batch": batch}, 200))
+    found = results(batch_folder / f"mixed.{number}.jsonl")
 
-    assert [f"c{i}" for i in range(80)] == [one["custom_id"] for one in found]
-    assert (80, 20) == (said["done"], said["failed"])
+    assert [f"c{i}" for i in range(number)] == [one["custom_id"] for one in found]
+    assert (number, number // 4) == (said["done"], said["failed"])
+    assert all(bool(one["error"]) == (i % 8 > 5) for i, one in enumerate(found))
     for line, result in zip(lines[:8], found, strict=False):
         if "url" in line:
             given = {"route": line["url"], "method": line["method"], "body": line["body"]}
@@ -126,6 +128,26 @@ def test_chats_beside_a_batch(tiny: Served, batch_folder: Path) -> None:
     assert is_running
     assert done < 2000
     assert {Status.COMPLETED} == {record.status for record in records}
+
+
+@pytest.mark.slow
+def test_where_the_engine_knows_priorities(tmp_path: Path) -> None:
+    """With SCHEDULING_POLICY=priority a batch and the chats beside it are answered alike."""
+    environ = {
+        "MODEL_NAME": str(models.path("tiny")),
+        "SCHEDULING_POLICY": "priority",
+        "MAX_NUM_SEQS": "4",
+        "BATCH_FOLDER": str(tmp_path),
+    }
+    with serve(environ) as served:
+        job = endless(served, tmp_path, 200)
+        talk = {"openai_route": "/v1/chat/completions", "openai_input": chat(0)["body"]}
+        with concurrent.futures.ThreadPoolExecutor(5) as pool:
+            records = list(pool.map(served.run, [talk] * 5))
+        said = summary(served.endpoint.wait_for_end(job, 120))
+
+    assert {Status.COMPLETED} == {record.status for record in records}
+    assert (200, 0) == (said["done"], said["failed"])
 
 
 def endless(served: Served, folder: Path, number: int) -> str:
