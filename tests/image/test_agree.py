@@ -66,8 +66,9 @@ def test_the_older_cuda_is_seen(copy: Path, old: str, new: str) -> None:
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What docs/generate.py reads and writes."""
     root = tmp_path_factory.mktemp("sources")
-    for folder in ("docs", "src", ".runpod"):
-        shutil.copytree(agree.ROOT / folder, root / folder)
+    for folder in ("docs", "src", "tests", ".runpod"):
+        leave = shutil.ignore_patterns("node_modules")
+        shutil.copytree(agree.ROOT / folder, root / folder, ignore=leave)
     shutil.copy(agree.ROOT / "docker-bake.hcl", root)
     return root
 
