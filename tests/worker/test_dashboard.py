@@ -15,6 +15,7 @@ import requests
 
 import models
 from local_endpoint.process import free_port
+from served import serve
 from waiting import wait_until
 
 pytestmark = pytest.mark.timeout(180)
@@ -87,10 +88,23 @@ def test_it_asks_for_what_there_is(port: int) -> None:
     assert {"worker_jobs_total", "vllm:kv_cache_usage_perc"} <= asked
 
 
+@pytest.fixture(scope="module")
+def workers_port() -> Iterator[int]:
+    """The port of a real worker's metrics, after a stream, an answer in one piece and a mistake."""
+    port = free_port()
+    with serve({"MODEL_NAME": str(models.path("tiny")), "METRICS_PORT": str(port)}) as served:
+        for given in ({"prompt": "Hello", "stream": True}, {"prompt": "Hello"}, {"prompt": 5}):
+            served.run(given)
+        yield port
+
+
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="there is no Prometheus")
-def test_prometheus_answers(port: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("source", ["port", "workers_port"])
+def test_prometheus_answers(request: pytest.FixtureRequest, source: str, tmp_path: Path) -> None:
     """A real Prometheus that asks METRICS_PORT has an answer to each of its queries."""
+    port = request.getfixturevalue(source)
     config = tmp_path / "prometheus.yml"
     scrape = {"job_name": "worker", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}
     interval = {"scrape_interval": "1s"}
