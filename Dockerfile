@@ -23,7 +23,7 @@ RUN command -v python || ln -s "$(command -v python3)" /usr/local/bin/python
 # --- the model, where one is named: fetched with the hub's client alone ----------------------
 FROM ${BASE_IMAGE} AS download
 WORKDIR /opt/worker-vllm
-COPY src/worker/__init__.py src/worker/errors.py src/worker/
+COPY src/worker/__init__.py src/worker/errors.py src/worker/sentences.py src/worker/
 COPY src/worker/model/ src/worker/model/
 COPY builder/bake.py builder/
 ENV PYTHONPATH=/opt/worker-vllm/src PYTHONUNBUFFERED=1

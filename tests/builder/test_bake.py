@@ -2,6 +2,10 @@
 
 import json
 import os
+import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ import bake
 import pytest
 
 import hub_stand_in
-from builds import EMPTY, Build
+from builds import EMPTY, PROJECT, Build
 from hub_stand_in import Hub
 from worker.errors import SettingsError
 
@@ -188,6 +192,37 @@ def test_the_hubs_client_is_enough(build: Build, hub: Hub, tmp_path: Path) -> No
     done = build.bake(MODEL_NAME="org/model", PYTHONPATH=path)
 
     assert 0 == done.returncode, done.stderr
+
+
+def test_what_the_image_copies_is_enough(hub: Hub, tmp_path: Path) -> None:
+    """The stage that bakes has every file of ours that it needs, and no other stage to ask."""
+    dockerfile = (PROJECT / "Dockerfile").read_text()
+    (stage,) = re.findall(
+        r"^FROM .* AS download\n(.*?)^FROM ", dockerfile, re.DOTALL | re.MULTILINE
+    )
+    for line in re.findall(r"^COPY (.*)", stage, re.MULTILINE):
+        *sources, target = line.split()
+        for source in sources:
+            to = tmp_path / target
+            if (PROJECT / source).is_dir():
+                shutil.copytree(PROJECT / source, to)
+            else:
+                to.mkdir(parents=True, exist_ok=True)
+                shutil.copy(PROJECT / source, to)
+    hub.add("org/model", CONFIG | SAFE)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "builder/bake.py", "--root", tmp_path / "baked"],
+        env={"PYTHONPATH": str(tmp_path / "src"), "HF_ENDPOINT": hub.url, "HOME": str(tmp_path)}
+        | EMPTY
+        | {"MODEL_NAME": "org/model"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+    assert 0 == done.returncode, done.stderr
+    assert (tmp_path / "baked/etc/worker-vllm/baked.json").exists()
 
 
 def test_the_folder_can_be_copied(build: Build, hub: Hub) -> None:

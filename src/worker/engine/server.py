@@ -21,6 +21,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from opentelemetry import propagate
 from pydantic import ValidationError
+from starlette.middleware.cors import CORSMiddleware
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.api_server.entry import build_async_engine_client
 from vllm.entrypoints.launchers.app import build_app
@@ -231,6 +232,8 @@ async def _running(
         app.state.server = SimpleNamespace(should_exit=False)
         for path in app.state.openai_serving_models.base_model_paths:
             path.model_path = model
+        # Origins are the business of the HTTP door, which has its own; a job has none.
+        app.user_middleware = [one for one in app.user_middleware if one.cls is not CORSMiddleware]
         _note_errors(app)
         models.complete(app)
         if why := models.warning(client.vllm_config):
