@@ -9,8 +9,11 @@ import contextlib
 import json
 import re
 import tempfile
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,22 @@ import hub_stand_in
 from builds import Build
 from family import page
 from family.making import GGUF_PLUGIN
-from family.table import BY_DAY, KINDS, NATIVE, STARTS, Ask, Kind, Refusal, Start
+from family.table import (
+    BY_DAY,
+    CHAT,
+    KINDS,
+    NATIVE,
+    STARTS,
+    WITH_IDS,
+    Ask,
+    Kind,
+    Refusal,
+    Start,
+    first_tokens,
+    image,
+    png,
+    url,
+)
 from local_endpoint import Status
 from local_endpoint.process import free_port
 from served import DOOR_KEY, JOB_S, Served, serve
@@ -193,6 +211,30 @@ def test_what_it_cannot_do_is_refused_in_a_sentence(one: Both) -> None:
 
     assert not wrong, "\n".join(wrong)
     assert one.served.process.poll() is None
+
+
+@pytest.mark.slow
+def test_an_image_by_its_address(tmp_path: Path) -> None:
+    """An image that lies on a server is seen as the same one in the request is."""
+    (kind,) = (one for one in KINDS if one.model == "kind-sees")
+    (tmp_path / "red.png").write_bytes(base64.b64decode(png("red")))
+    files = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    environ = {**kind.environ, "ALLOW_PRIVATE_MEDIA": "1"}
+    with (
+        ThreadingHTTPServer(("127.0.0.1", 0), files) as server,
+        both(replace(kind, environ=environ)) as one,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port}/red.png"
+        asks = [
+            Ask(CHAT, image(where) | WITH_IDS, None, first_tokens)
+            for where in (url("red"), address)
+        ]
+        told = [[one.job(ask)[0], one.door(ask).json()] for ask in asks]
+        server.shutdown()
+
+    (first, *others) = (first_tokens(reply) for replies in told for reply in replies)
+    assert [first] * 3 == others
 
 
 def failure(kind: Kind) -> str:
