@@ -20,6 +20,7 @@ import jinja2
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from opentelemetry import propagate
+from prometheus_fastapi_instrumentator.middleware import PrometheusInstrumentatorMiddleware
 from pydantic import ValidationError
 from starlette.middleware.cors import CORSMiddleware
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
@@ -47,6 +48,7 @@ from worker.facts import Limits
 from worker.processor.reports import Folder
 
 DEATH_POLL_S = 0.25
+TWICE = (CORSMiddleware, PrometheusInstrumentatorMiddleware)
 NO_FORM = "The request is not of the form that this route takes."
 # What a model that writes no text is asked instead; the first route that its server has is told.
 EXAMPLES: dict[str, dict[str, Any]] = {
@@ -232,8 +234,8 @@ async def _running(
         app.state.server = SimpleNamespace(should_exit=False)
         for path in app.state.openai_serving_models.base_model_paths:
             path.model_path = model
-        # Origins are the business of the HTTP door, which has its own; a job has none.
-        app.user_middleware = [one for one in app.user_middleware if one.cls is not CORSMiddleware]
+        # The door answers for origins, and the worker counts its requests: not the app once more.
+        app.user_middleware = [one for one in app.user_middleware if one.cls not in TWICE]
         _note_errors(app)
         models.complete(app)
         if why := models.warning(client.vllm_config):
