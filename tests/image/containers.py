@@ -248,7 +248,8 @@ def serve(image: str, environ: Mapping[str, str], user: str, volume: str = "") -
         )
         served = Served(endpoint, client, process, log_file)
         deadline_s = time.monotonic() + START_S
-        while not endpoint.workers():
+        # A start that failed talks to the endpoint too: it fails a waiting job.
+        while not (endpoint.workers() and "phase: ready" in served.log()):
             if process.poll() is not None or time.monotonic() > deadline_s:
                 raise RuntimeError(f"the worker died or is late:\n{served.log()[-4000:]}")
             time.sleep(0.1)
