@@ -183,7 +183,8 @@ class RouteCall:
                 cause = error.__cause__  # Starlette wraps what is raised within an answer
                 reason = cause if isinstance(cause, Exception) else error
                 raise self._engine.translate(reason) from error
-            noted.append(error)
+            if self._facts.has_tokenizer:  # else it is for want of one, which is told below
+                noted.append(error)
         exchange.refuse_failure()
         if noted and exchange.status >= 400:
             raise self._explained(self._engine.translate(noted[-1]))
