@@ -640,7 +640,7 @@ PARAMETERS: tuple[Parameter, ...] = (
     ),
     vllm(
         "truncate_prompt_tokens",
-        "Keeps so many of the prompt's tokens; -1 is as many as the context takes.",
+        "Keeps so many of the prompt's tokens; -1 fills the context but for one, the answer's.",
         whole(-1),
         64,
         becomes="the prompt",
