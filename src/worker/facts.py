@@ -71,6 +71,12 @@ class Limits:
         "grows with the square of their number.",
         least=1,
     )
+    max_string_lengths: int = variable(
+        32,
+        "The most different pairs of `minLength` and `maxLength` in one JSON schema: each may take "
+        "seconds to compile.",
+        least=1,
+    )
     max_input_depth: int = variable(
         128, "How deep the objects and lists of an input may nest.", least=8, most=DEEPEST - 2
     )

@@ -15,12 +15,14 @@ from worker.configuration.variables import VARIABLES
 from worker.engine import command_line
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("deploy.md", "operate.md", "troubleshoot.md", "clients.md")
+PAGES = ("deploy.md", "operate.md", "troubleshoot.md", "clients.md", "security.md")
 # Where vLLM says what the page quotes of it.
 VLLMS = ("v1/core/kv_cache_utils.py", "renderers/params.py", "entrypoints/openai/models/serving.py")
 PREFIX = re.compile(r"^(error|worker|WARNING): ")
-# RunPod's variables, and those of the programs that the pages show.
-OTHERS = re.compile(r"RUNPOD_\w+|BASE_URL|VLLM_PORT|PROMETHEUS_MULTIPROC_DIR")
+# RunPod's variables, those of the programs that the pages show, and a list in the source.
+OTHERS = re.compile(r"RUNPOD_\w+|BASE_URL|OPEN_ROUTES|VLLM_PORT|PROMETHEUS_MULTIPROC_DIR")
+# What makes nobody's request fail.
+WAITS = {"MAX_CONCURRENCY", "MAX_BATCH_DELAY_MS", "MAX_POSTS_PER_SECOND"}
 SHORT = 4  # what is left between two gaps and no words
 
 
@@ -87,6 +89,15 @@ def test_each_link_leads_somewhere(page: str) -> None:
         if anchor:
             titles = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
             assert anchor in {re.sub(r"[^\w -]", "", t.lower()).replace(" ", "-") for t in titles}
+
+
+def test_every_limit_is_in_the_table() -> None:
+    """The table of limits has every variable that says how much one job may ask for."""
+    table = text("security.md").partition("## Limits have names")[2].partition("\n## ")[0]
+    limits = {one.name for one in VARIABLES if one.name.startswith("MAX_")} - WAITS
+
+    assert limits
+    assert set() == {name for name in limits if f"`{name}`" not in table}
 
 
 def test_the_clients_versions() -> None:

@@ -137,24 +137,29 @@ def _judge_structured(asked: Any, limits: Limits) -> None:
             schema = json.loads(kind) if isinstance(kind, str) else kind
         except (ValueError, RecursionError):  # which vLLM puts into words
             continue
-        optional = _optional_properties(schema)
+        optional, lengths = _costs(schema)
         _most(name, optional, "optional properties", limits, "max_optional_properties")
+        _most(name, lengths, "different lengths of strings", limits, "max_string_lengths")
 
 
-def _optional_properties(schema: Any) -> int:
-    """Return how many properties may be left out: the time to compile grows with their square."""
-    total, waiting = 0, [schema]
+def _costs(schema: Any) -> tuple[int, int]:
+    """Return how many properties may be left out, and how many bounds strings have.
+
+    The time to compile grows with the square of the first, and by up to seconds with each bound.
+    """
+    optional, bounds, waiting = 0, set(), [schema]
     while waiting:
         node = waiting.pop()
         if isinstance(node, dict):
             properties, required = node.get("properties"), node.get("required")
             if isinstance(properties, dict):
                 needed = len(required) if isinstance(required, list) else 0
-                total += max(len(properties) - needed, 0)
+                optional += max(len(properties) - needed, 0)
+            bounds.add((str(node.get("minLength")), str(node.get("maxLength"))))
             waiting += node.values()
         elif isinstance(node, list):
             waiting += node
-    return total
+    return optional, len(bounds - {("None", "None")})
 
 
 def _most(name: str, given: int, what: str, limits: Limits, limit: str) -> None:
