@@ -264,7 +264,8 @@ def test_the_engine_dies(tmp_path: Path) -> None:
     run(bulk(answers, tmp_path), batch)
     every = results(tmp_path / "out.jsonl")
 
-    assert 99 - PLACES <= done < 100
+    # As many may be under way, and as many more on their way to the disk.
+    assert 99 - 2 * PLACES <= done < 100
     assert 200 == len(every) == len({one["custom_id"] for one in every})
 
 
