@@ -63,7 +63,9 @@ class Process:
                     stderr=asyncio.subprocess.STDOUT,
                     env=environ,
                     cwd=cwd,
-                    start_new_session=True,
+                    # No session of its own: with autogroups Linux schedules each session as one,
+                    # and kernel 6.18 was seen to leave another without CPU for up to 6 s.
+                    process_group=0,
                     preexec_fn=_die_with_parent,
                 )
         except OSError as error:

@@ -345,7 +345,7 @@ def test_the_same_as_vllms_own_server(door: Door, tmp_path: Path) -> None:
     with (
         log.open("wb") as file,
         subprocess.Popen(
-            command, env=os.environ | ENVIRON, stdout=file, stderr=file, start_new_session=True
+            command, env=os.environ | ENVIRON, stdout=file, stderr=file, process_group=0
         ) as server,
     ):
         try:

@@ -1,6 +1,7 @@
 """Requests that would end the engine or pass in silence, each beside an innocent neighbour."""
 
 import concurrent.futures
+import contextlib
 import json
 import os
 import re
@@ -60,7 +61,10 @@ def posted(record: Record) -> str:
 
 def folder_of(served: Served) -> Path:
     """Return the folder of the worker's reports, which it holds a lock on."""
-    opened = [os.readlink(one) for one in Path(f"/proc/{served.process.pid}/fd").iterdir()]
+    opened = []
+    for one in Path(f"/proc/{served.process.pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed since it was listed
+            opened.append(os.readlink(one))
     (folder,) = {one for one in opened if re.fullmatch(r"/dev/shm/worker-vllm-\w{8}", one)}
     return Path(folder)
 

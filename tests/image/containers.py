@@ -235,7 +235,7 @@ def serve(image: str, environ: Mapping[str, str], user: str, volume: str = "") -
                 ],
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
+                process_group=0,
             )
         stack.callback(_end, process)
         client = stack.enter_context(

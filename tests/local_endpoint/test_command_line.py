@@ -31,7 +31,7 @@ class CommandLine:
             [sys.executable, "-m", "local_endpoint", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            process_group=0,
             env={**os.environ, "TMPDIR": str(directory)},
         )
         self.said = ""
@@ -270,7 +270,7 @@ def test_without_command(start, tmp_path: Path) -> None:
     run.wait_for("Ctrl-C stops")
     exports = "\n".join(line for line in run.said.splitlines() if line.startswith("export "))
     script = f"{exports}\nexport HOME={tmp_path}\nexec {shlex.join(QUICK)}"
-    with subprocess.Popen(["sh", "-c", script], start_new_session=True) as worker:
+    with subprocess.Popen(["sh", "-c", script], process_group=0) as worker:
         try:
             message = {"input": {}}
             answer = requests.post(f"{run.url()}/runsync", json=message, headers=KEY, timeout=20)

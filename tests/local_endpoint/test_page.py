@@ -43,9 +43,7 @@ def running_worker(
     """Run the echo worker as a process, and end it with its heartbeat process."""
     environ = {**os.environ, **endpoint.worker_environ(worker_id, home)}
     with (home / "log").open("wb") as log:
-        process = subprocess.Popen(
-            ECHO, env=environ, stdout=log, stderr=log, start_new_session=True
-        )
+        process = subprocess.Popen(ECHO, env=environ, stdout=log, stderr=log, process_group=0)
     try:
         yield process
     finally:

@@ -112,7 +112,7 @@ def start(folder: str) -> Start:
                     | environ,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    process_group=0,
                 )
             try:
                 yield Running(endpoint, process, log_file)
