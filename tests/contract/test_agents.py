@@ -457,12 +457,13 @@ def test_an_adapter_whose_files_change(agents: Served, tmp_path: Path) -> None:
         path = str(folder)
         return ask(agents, "/v1/load_lora_adapter", lora_name=name, lora_path=path, **more)
 
-    def said(name: str) -> str:
-        body = {"model": name, "prompt": prompt, "max_tokens": 20, "temperature": 0}
+    def said(name: str, **more: Any) -> str:
+        body = {"model": name, "prompt": prompt, "max_tokens": 20, "temperature": 0} | more
         return str(output(ask(agents, "/v1/completions", **body))[0]["choices"][0]["text"])
 
     assert ["Success: LoRA adapter 'changing' added successfully."] == output(load("changing"))
     old = said("changing")
+    salted = said("changing", cache_salt="a")
     models.lora(folder, seed=2)
     refusal = failure(load("changing", load_inplace=True))["error"]
     assert (400, "load_inplace") == (refusal["code"], refusal["param"])
@@ -472,8 +473,8 @@ def test_an_adapter_whose_files_change(agents: Served, tmp_path: Path) -> None:
     output(load("fresh"))
     new = said("changing")
 
-    assert old != new
-    assert said("fresh") == new
+    assert old == salted != new
+    assert [new, new] == [said("fresh"), said("changing", cache_salt="a")]
 
 
 # --- what is refused

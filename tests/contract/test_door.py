@@ -140,6 +140,27 @@ def test_native(door: Door, tiny: Served) -> None:
     assert "".join(output["choices"][0]["tokens"]) == "".join(tokens)
 
 
+@pytest.mark.parametrize("path", ["/native", "/v1/completions"])
+def test_the_same_id_twice(door: Door, path: str) -> None:
+    """Requests that run at once under one id each get their own answer."""
+    given = GREEDY | {"max_tokens": 60} | ENDLESS
+    bodies: list[dict[str, Any]] = [
+        {"prompt": word} | ({"sampling_params": given} if path == "/native" else given)
+        for word in ("Hello", "Moon", "and so", "Why?")
+    ]
+
+    def said(body: dict[str, Any], **named: str) -> str:
+        reply = requests.post(f"{door.url}{path}", json=body, headers=KEY | named, timeout=60)
+        assert 200 == reply.status_code
+        return str(reply.json()["choices"])
+
+    with ThreadPoolExecutor(len(bodies)) as pool:
+        together = list(pool.map(lambda body: said(body, **{"x-request-id": "same"}), bodies))
+
+    assert [said(body) for body in bodies] == together
+    assert len(set(together)) == len(bodies)
+
+
 ERRORS: list[tuple[str, dict[str, Any], type[openai.APIStatusError]]] = [
     ("chat", {"temperature": 9.0}, openai.BadRequestError),
     ("chat", {"model": "nope"}, openai.NotFoundError),
