@@ -47,14 +47,17 @@ It does share the cores, so tokens a second beside AsyncLLM, which posts nothing
 LIMITS = """\
 ### What limits those that are not met
 
-- AsyncLLM answers nobody: it takes no jobs, reads no requests and posts nothing. What a job costs
-  the host beside its tokens (take it, read it, vLLM's web app, its posts) is one to three
-  milliseconds, by the profiles a third of it the SDK's and aiohttp's, a third vLLM's app, and a
-  fifth the kernel's, in writing to a socket. With everything on two cores the engine waits
-  meanwhile: the more, the shorter the answers, so most of all for 256 streams of 64 tokens. On a
-  GPU the engine has its own.
-- The proxy is cheaper the more it falls behind, because what has piled up then shares a post.
-- `vllm serve` does the same: its events hold several tokens when its reader is late.
+- AsyncLLM answers nobody: it takes no jobs, reads no requests and posts nothing. With answers of
+  1, 128 and 448 tokens, 64 at once, a job cost the host 2.1, 8.3 and 27.9 ms of CPU (native 1.6,
+  7.4 and 24.3), AsyncLLM's own 0.6, 3.6 and 11.4 (2026-12-01, medians of 6 runs, a slow hour). So
+  1.5 ms more are the job itself, before any token: take it, read it, vLLM's web app, its end. The
+  rest is posts, about 0.45 ms each: by the profiles a third the SDK's and aiohttp's, a third vLLM's
+  app, which writes the events, and a fifth the kernel's, in writing to a socket. With everything on
+  two cores the engine waits meanwhile: the more, the shorter the answers, so most of all for 256
+  streams of 64 tokens. Fewer posts are the only way to less, and they would be later:
+  MAX_BATCH_DELAY_MS and MAX_POSTS_PER_SECOND say how late.
+  A lower priority of the host (nice 3, SCHED_BATCH) gained nothing beyond the spread in 14 runs.
+  On a GPU the engine does not share the host's cores.
 - The first token of an idle worker waits for the job's way through vLLM's web app, which the
   native path has not.
 """
