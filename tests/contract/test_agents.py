@@ -128,16 +128,24 @@ def texts(record: Record) -> list[Any]:
 @pytest.mark.parametrize("choice", ["auto", "required", "none", "named"])
 @pytest.mark.parametrize(
     "parameters",
-    [{}, {"parameters": None}, {"parameters": {}}, {"parameters": {"type": "object"}}],
+    [
+        {},
+        {"parameters": None},
+        {"parameters": {}},
+        {"parameters": {"type": "object"}},
+        {"parameters": {"type": "object", "properties": {}}},
+    ],
 )
 def test_a_tool_without_parameters(agents: Served, parameters: dict[str, Any], choice: str) -> None:
-    """A tool need not have parameters, whatever is asked of it."""
+    """A tool need not have parameters, whatever is asked of it; a strict empty list allows `{}`."""
     asked: Any = {"type": "function", "function": {"name": "now"}} if choice == "named" else choice
     for strict in ({}, {"strict": True}):
         tools = [{"type": "function", "function": {"name": "now", **parameters, **strict}}]
-        (reply,) = output(chat(agents, **PLAIN, tools=tools, tool_choice=asked, max_tokens=40))
+        (reply,) = output(chat(agents, **PLAIN, tools=tools, tool_choice=asked, max_tokens=100))
         calls = reply["choices"][0]["message"].get("tool_calls") or []
 
+        if choice == "named" and strict and "properties" in (parameters.get("parameters") or {}):
+            assert ["{}"] == [call["function"]["arguments"] for call in calls]
         for call in calls:
             json.loads(call["function"]["arguments"])
         if choice == "named" and not strict:
