@@ -5,8 +5,8 @@ import time
 import pytest
 
 import models
-from local_endpoint import Status
-from served import Served, cancel, metric, running_requests, serve
+from local_endpoint import Knobs, Status
+from served import Served, cancel, metric, running_requests, serve, text
 from waiting import is_alive, wait_until
 
 pytestmark = pytest.mark.timeout(400)
@@ -134,6 +134,35 @@ def test_an_idle_worker_notices_that_its_engine_died() -> None:
         wait_until(lambda: not any(map(is_alive, family)), timeout_s=2)
 
         assert 1 == code
+
+
+@pytest.mark.slow
+def test_a_schema_that_compiles_for_minutes() -> None:
+    """A job that waits for its grammar ends when it is stopped, and others go on without it.
+
+    The compilation itself goes on, as docs/security.md says; the worker's end does not wait for it.
+    """
+    endless = {"type": "string", "pattern": "^" + ".{0,50}[a-z]" * 60 + "$"}
+    hard = {"prompt": "Hello", "sampling_params": {"structured_outputs": {"json": endless}}}
+    plain = {"prompt": "Hello", "sampling_params": ENDLESS | {"temperature": 0}}
+    knobs = Knobs(stop_hold_s=5, take_hold_s=5, execution_timeout_s=30)
+    with serve({"MODEL_NAME": str(models.path("tiny"))}, knobs) as served:
+        alone = text(served.run(plain))
+        late, stopped = (served.endpoint.submit(hard) for _ in range(2))
+        wait_until(lambda: metric(served, "num_requests_waiting") == 2)
+
+        assert alone == text(served.run(plain))
+        assert Status.IN_PROGRESS == served.endpoint.record(stopped).status
+        cancel(served, stopped)
+        assert Status.FAILED == served.endpoint.wait_for_end(late, 60).status  # its time is over
+        for job in (late, stopped):
+            wait_until(lambda job=job: f"job {job} cancelled" in served.log())  # type: ignore[misc]
+        wait_until(lambda: metric(served, "num_requests_waiting") == 0)
+        assert alone == text(served.run(plain))
+        family = served.family()
+        served.process.terminate()
+        assert 0 == served.process.wait(30)
+        wait_until(lambda: not any(map(is_alive, family)), timeout_s=10)
 
 
 def test_nothing_is_written_to_the_working_directory(tiny: Served) -> None:
