@@ -7,6 +7,7 @@ from typing import Any
 
 import hcl2
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
@@ -84,3 +85,14 @@ def test_what_is_copied_is_there(source: str) -> None:
 
     assert (ROOT / source).exists()
     assert any(fnmatch(source, pattern) or source.startswith(pattern) for pattern in let_in)
+
+
+def test_nothing_untested_is_pushed() -> None:
+    """The workflow that pushes images waits for all of CI, run on the same commit."""
+    folder = ROOT / ".github/workflows"
+    jobs = yaml.safe_load((folder / "publish.yml").read_text())["jobs"]
+    pushing = {name for name, job in jobs.items() if "--push" in str(job) or "packages" in str(job)}
+
+    assert pushing
+    assert jobs["test"]["uses"] == "./.github/workflows/ci.yml"
+    assert {"test"} == {jobs[name]["needs"] for name in pushing}
