@@ -245,6 +245,13 @@ def test_null_is_not_given(tiny: Served, given: dict[str, Any]) -> None:
     assert Status.COMPLETED == tiny.run(given).status
 
 
+def test_the_newer_of_two_lengths_wins(tiny: Served) -> None:
+    """Of max_tokens and max_completion_tokens the latter holds, as vLLM reads a chat."""
+    record = tiny.run(chat(max_tokens=5, max_completion_tokens=9, ignore_eos=True))
+
+    assert 9 == record.done[-1].value["output"][0]["usage"]["completion_tokens"]
+
+
 def test_a_conversation_is_continued(tiny: Served) -> None:
     """continue_final_message goes on with the assistant's words as vLLM's route does."""
     messages = [*HELLO, {"role": "assistant", "content": "1, 2,"}]
