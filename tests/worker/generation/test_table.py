@@ -219,3 +219,16 @@ def test_what_is_no_number(check: Check, value: Any) -> None:
 def test_bounds(check: Check, value: Any) -> None:
     """A bound that is left out is out, and a 1 is no true."""
     assert is_refused(check, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("watermarking_config", "With `num_beams` SynthID follows the tokens of each beam"),
+        ("guidance_scale", "Beside `num_beams` it is refused, where generate() takes both"),
+        ("token_healing", "Where generate() raises"),
+    ],
+)
+def test_where_it_parts_from_generate_is_said(name: str, words: str) -> None:
+    """What was seen to differ from generate() stands in the parameter's row."""
+    assert words in BY_NAME[name].differs
