@@ -295,7 +295,7 @@ def test_the_cache_has_the_wanted_size(quantised: Served) -> None:
     """Eight blocks of 128 tokens are what the engine has, and more jobs than fit are answered."""
     jobs = [native([9] * 300, max_tokens=8, ignore_eos=True, return_token_ids=False)] * 8
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        records = list(pool.map(quantised.run, jobs))
+        records = list(pool.map(lambda job: quantised.run(job, 240), jobs))
 
     assert "KV cache size: 1,024 tokens" in quantised.log()
     assert [8] * 8 == [record.done[-1].value["output"][0]["usage"]["output"] for record in records]
