@@ -182,7 +182,7 @@ async def over_http(
                 env=os.environ | CPU | {"TMPDIR": home} | environ,
                 stdout=file,
                 stderr=file,
-                preexec_fn=os.setpgrp,  # no session: see local_endpoint/process.py
+                preexec_fn=os.setpgrp,  # a session would be an autogroup
             )
         try:
             # uvicorn closes a connection that was idle for 5 s: it must not be used then.

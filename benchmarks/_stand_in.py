@@ -160,7 +160,7 @@ async def serving(
             | {"PYTHONPATH": sdk_path(sdk), "TMPDIR": home}
             | environ,
             cwd=home,
-            preexec_fn=os.setpgrp,  # no session: see local_endpoint/process.py
+            preexec_fn=os.setpgrp,  # a session would be an autogroup
         )
         stand_in.pid = worker.pid
         asked = asyncio.create_task(stand_in.is_asked.wait())

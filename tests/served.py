@@ -193,7 +193,7 @@ def _running(
             cwd=home,
             stdout=log,
             stderr=subprocess.STDOUT,
-            process_group=0,  # no session of its own: see local_endpoint/process.py
+            process_group=0,  # a session would be an autogroup: see local_endpoint/process.py
         )
     family: list[psutil.Process] = []
     try:

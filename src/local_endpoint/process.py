@@ -19,6 +19,7 @@ MAX_READ = 2**20  # bytes of a log at once
 MAX_SHOWN = 2**17  # bytes of a log that are given out at once
 TAIL_LINES = 20
 PR_SET_PDEATHSIG = 1
+AUTOGROUP_NICE = "10"
 LIBC = ctypes.CDLL(None)
 
 
@@ -63,10 +64,8 @@ class Process:
                     stderr=asyncio.subprocess.STDOUT,
                     env=environ,
                     cwd=cwd,
-                    # No session of its own: with autogroups Linux schedules each session as one,
-                    # and kernel 6.18 was seen to leave another without CPU for up to 6 s.
-                    process_group=0,
-                    preexec_fn=_die_with_parent,
+                    start_new_session=True,
+                    preexec_fn=_begin,
                 )
         except OSError as error:
             raise WorkerError(f"cannot start {shlex.join(command)}: {error.strerror}") from None
@@ -154,7 +153,13 @@ def free_port(taken: Collection[int] = ()) -> int:
             return port
 
 
-def _die_with_parent() -> None:
-    """Make the kernel end this process when its parent dies, for whatever reason."""
+def _begin() -> None:
+    """Let the kernel end this process when its parent dies, and give way to other sessions.
+
+    With autogroups Linux schedules each session as one. Kernel 6.18 left whoever read a stream in
+    another session without CPU for up to 6 s while a worker kept two cores, and so for 0.1 s.
+    """
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        with contextlib.suppress(OSError):  # a kernel without them
+            Path("/proc/self/autogroup").write_text(AUTOGROUP_NICE)

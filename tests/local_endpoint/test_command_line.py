@@ -119,6 +119,17 @@ def health(url: str) -> dict:
     return requests.get(f"{url}/health", headers=KEY, timeout=10).json()
 
 
+@pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="a kernel without autogroups")
+def test_the_worker_gives_way_to_other_sessions(start) -> None:
+    """Whoever reads a stream in another terminal has the CPU before a worker that wants it all."""
+    run = start("--port", "0", "--", *ECHO)
+    run.wait_for("Ctrl-C")
+    (worker, *_) = run.descendants()
+
+    assert Path(f"/proc/{worker.pid}/autogroup").read_text().strip().endswith("nice 10")
+    assert not Path("/proc/self/autogroup").read_text().strip().endswith("nice 10")
+
+
 def test_stubborn_worker(start) -> None:
     """SIGTERM does what Ctrl-C does; what ignores it is killed soon after, with its children."""
     script = f"trap '' TERM; sleep 1000 & {shlex.join(QUICK)} stubborn"
