@@ -58,7 +58,7 @@ LIMITS = """\
   MAX_BATCH_DELAY_MS and MAX_POSTS_PER_SECOND say how late.
   A lower priority of the host (nice 3, SCHED_BATCH) gained nothing beyond the spread in 14 runs.
   On a GPU the engine does not share the host's cores.
-- At the HTTP door a request of one token cost 2.6 ms of CPU where `vllm serve` cost 1.4 (64 at once,
+- At the HTTP door a request of one token cost 2.6 ms of CPU, at `vllm serve` 1.4 (64 at once,
   medians of 10 runs, the same slow hour): the record, its metrics and log line, the limits, and an
   app within ours. What the first token waits for is 64 times that difference; afterwards a token
   costs less than theirs, because events are shared.
