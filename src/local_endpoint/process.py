@@ -156,8 +156,8 @@ def free_port(taken: Collection[int] = ()) -> int:
 def _begin() -> None:
     """Let the kernel end this process when its parent dies, and give way to other sessions.
 
-    With autogroups Linux schedules each session as one. Kernel 6.18 left whoever read a stream in
-    another session without CPU for up to 6 s while a worker kept two cores, and so for 0.1 s.
+    With autogroups Linux schedules each session as one. While a worker kept two cores, kernel 6.18
+    left whoever read its stream in another session without CPU for up to 6 s, with this for 0.1 s.
     """
     if sys.platform == "linux":
         LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
